@@ -1,0 +1,35 @@
+# make run    set up, then execute the collection with the paper preset
+# make quick  the same in seconds, at reduced resolution
+# make test   set up, then lint and test
+# make lab    set up, then open JupyterLab
+# make setup  set up only;  make clean  remove what was set up and cached (never outputs/)
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: run quick test lab setup clean
+run: $(READY)
+	$(BIN)/python run_all.py --preset paper
+quick: $(READY)
+	$(BIN)/python run_all.py --preset quick
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n auto
+lab: $(READY)
+	$(BIN)/jupyter lab notebooks
+setup: $(READY)
+
+# The marker is written last, so an interrupted setup starts again and a finished one is never repeated.
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name .ipynb_checkpoints -type d -prune -exec rm -rf {} +

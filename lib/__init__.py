@@ -1,0 +1,1 @@
+"""Softmax attention in the large-prompt regime: the library behind the notebooks."""
