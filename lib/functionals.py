@@ -117,9 +117,7 @@ def _moment(transforms: "_Transforms", factors: list[Factor]) -> np.ndarray:
             integrand = integrand * transforms.block(tuple(factors[k] for k in block))
         # A product of integrands that underflows next to coefficients as large as L^4 would be lost: share the log.
         rest = np.maximum(lengths - len(partition), 0.0)
-        weight = np.exp(
-            np.outer(rest, transforms.log_phi) + np.log(np.maximum(ordered_choices, 1e-300))[:, None]
-        )
+        weight = np.exp(np.outer(rest, transforms.log_phi) + np.log(np.maximum(ordered_choices, 1e-300))[:, None])
         total += np.where(ordered_choices > 0, weight @ integrand, 0.0)
     power = sum(n for n, _ in factors)
     return total * TAU_STEP / factorial(power - 1)
@@ -190,9 +188,7 @@ def _set_partitions(n: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     found = []
     for partition in _set_partitions(n - 1):
         found.append((*partition, (n - 1,)))
-        found.extend(
-            (*partition[:i], (*partition[i], n - 1), *partition[i + 1 :]) for i in range(len(partition))
-        )
+        found.extend((*partition[:i], (*partition[i], n - 1), *partition[i + 1 :]) for i in range(len(partition)))
     return tuple(found)
 
 

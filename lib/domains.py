@@ -1,0 +1,73 @@
+"""Named types of the notebooks' parameters: what each may be, in one place.
+
+A ``parameters`` cell annotates each of its names with one of these (or with ``list[...]`` of one, a plain ``bool``,
+``str``, ``Literal[...]`` ...). They are pydantic types, so that anything that knows pydantic can check a value and
+print what is allowed; the description of each is the help that a reader sees.
+
+>>> from pydantic import TypeAdapter
+>>> TypeAdapter(PromptLength).validate_python(64)
+64
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from .covariances import check_covariance_spec
+
+__all__ = [
+    "Correlation",
+    "Count",
+    "Coupling",
+    "Covariance",
+    "Device",
+    "Dimension",
+    "FlowTime",
+    "LearningRate",
+    "LongPromptLength",
+    "NoiseStd",
+    "PromptLength",
+    "QuietScore",
+    "ScoreDeviation",
+    "Seed",
+    "Tolerance",
+    "Variance",
+]
+
+
+def _covariance(value: Any, info: ValidationInfo) -> Any:
+    check_covariance_spec(value, base=(info.context or {}).get("base"))
+    return value
+
+
+Real = Annotated[float, Field(allow_inf_nan=False)]
+
+PromptLength = Annotated[int, Field(ge=1, le=2**31, description="tokens in a prompt, a whole number from 1")]
+LongPromptLength = Annotated[
+    Real,
+    Field(ge=1, le=1e40, description="prompt length for exact curves only, whole, from 1 to 1e40"),
+    AfterValidator(lambda value: float(round(value))),
+]
+Dimension = Annotated[int, Field(ge=1, le=4096, description="dimension of the tokens, a whole number from 1")]
+Count = Annotated[int, Field(ge=1, le=10**12, description="how many, a whole number from 1")]
+Seed = Annotated[int, Field(ge=0, lt=2**63, description="root of all random draws, a whole number from 0")]
+ScoreDeviation = Annotated[Real, Field(gt=0, le=40, description="standard deviation of the scores, in (0, 40]")]
+QuietScore = Annotated[
+    Real, Field(gt=0, le=2.5, description="standard deviation of the scores, in (0, 2.5]: beyond, sampling is hopeless")
+]
+Coupling = Annotated[Real, Field(gt=0, le=16, description="coupling of queries and tokens, in (0, 16]")]
+Tolerance = Annotated[Real, Field(gt=0, lt=1, description="relative tolerance, in (0, 1)")]
+Correlation = Annotated[Real, Field(gt=-1, lt=1, description="correlation, in (-1, 1)")]
+NoiseStd = Annotated[Real, Field(ge=0, le=1e3, description="standard deviation of the label noise, from 0")]
+Variance = Annotated[Real, Field(gt=0, le=1e6, description="a variance, positive")]
+LearningRate = Annotated[Real, Field(gt=0, le=10, description="step size of gradient descent, positive")]
+FlowTime = Annotated[Real, Field(gt=0, le=1e9, description="flow time = learning rate x steps, positive")]
+Device = Literal["auto", "cpu", "cuda"]
+Covariance = Annotated[
+    Any,
+    AfterValidator(_covariance),
+    Field(
+        description="isotropic, toeplitz(0.5), condition(100), rank(3), spiked(10), power_law(1), a matrix, "
+        "or the path of a .npy or .npz file"
+    ),
+]
