@@ -96,6 +96,13 @@ class ScoreLaw:
         t = np.arange(0, CONTOUR_END, CONTOUR_STEP)
         return u[:, None] + 1j * sigma * t + bend * t**2, 1j * sigma + 2 * bend * t
 
+    def _panels(self, s_end: float, n_panels: int) -> np.ndarray:
+        """Equal panels, the first halved until it resolves the smallest direction: near zero its law is narrow."""
+        edges = np.linspace(0, s_end, n_panels + 1)
+        narrow = np.sqrt(self._eigenvalues[self._eigenvalues > 1e-12 * self.coupling].min())
+        halvings = int(np.clip(np.log2(edges[1] / narrow), 0, 20))
+        return np.concatenate([[0], edges[1] / 2.0 ** np.arange(halvings, 0, -1), edges[1:]])
+
     def tail_point(self, log_probability: float) -> float:
         """A value of s beyond which the law has at most this probability, by Chernoff's bound."""
         # At u = (1 - eps) / (2 coupling) the bound is explicit; the best of a few eps is close to optimal.
@@ -129,7 +136,7 @@ class ScoreLaw:
         nodes, weights = np.polynomial.legendre.leggauss(NODES_PER_PANEL)
         previous = None
         for n_panels in (4, 8, 16, 32, 64):
-            edges = np.linspace(0, s_end, n_panels + 1)
+            edges = self._panels(s_end, n_panels)
             s = (edges[:-1, None] + np.diff(edges)[:, None] * (nodes + 1) / 2).ravel()
             ds = (np.diff(edges)[:, None] * weights / 2).ravel()
             densities = np.stack([self.density(s, *form) for form in forms])
@@ -138,7 +145,7 @@ class ScoreLaw:
             # What lies beyond s_end decays at least as fast as over the last panel.
             beyond = np.abs(contributions[-NODES_PER_PANEL:]).sum(0) if s_end == largest_s else 0.0
             if previous is not None:
-                change = np.abs(value - previous) + beyond
+                change = np.abs(value - previous) + beyond + 1e-11 * np.abs(value)  # the densities are good to 1e-12
                 if np.all(change < rtol * np.abs(value) / 4):
                     break
             previous = value
