@@ -1,0 +1,211 @@
+"""The supervised child: executes one notebook, exports its page, and says truthfully how it went.
+
+``execute.py`` starts it in the notebook's output folder with the job as one JSON line on stdin. The pipe then stays
+open: its end means stop, whether the supervisor wants that or died. Events go back as JSON lines on stdout; whatever
+a kernel or a library prints goes to stderr.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import nbformat
+import psutil
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
+
+from . import pages
+from .kernel import Client, StoppedEarlyError, execute
+from .params import headings
+
+TOKEN = "RUN_ALL_TOKEN"  # in the environment of a kernel and of all that it starts, so that nothing is left behind
+
+
+class Child:
+    """One job from start to end; everything it knows while other threads watch the clock and the pipe."""
+
+    def __init__(self, job: dict, channel: int):
+        self.job, self.channel = job, channel
+        self.client: Client | None = None
+        self.cell: int | None = None  # the one being executed
+        self.sections: list[tuple[str, float]] = []  # headings with the time they were reached
+        self.stopping = ""  # why: timeout or interrupted
+        self.executed = False
+
+    def emit(self, **event) -> None:
+        with contextlib.suppress(OSError):  # the supervisor may be dead; what is on disk stays true
+            os.write(self.channel, (json.dumps(event) + "\n").encode())
+
+    def stop(self, reason: str) -> None:
+        """Called by a watching thread: end the kernel, which ends the execution; a page is just given up."""
+        self.stopping = self.stopping or reason
+        if self.executed:
+            self.emit(warning=f"its page was not made: {reason}")
+            os._exit(0)
+        sweep(self.job["token"])
+
+    def run(self) -> None:
+        clock = threading.Timer(self.job["timeout"], self.stop, ["timeout"])
+        pipe = threading.Thread(target=lambda: (sys.stdin.read(), self.stop("interrupted")))
+        for thread in (clock, pipe):
+            thread.daemon = True
+            thread.start()
+        target = Path(f"{self.job['name']}.ipynb")
+        if self.job["execute"]:
+            outcome = self.execute(target)
+            left = sweep(self.job["token"], patience=1)
+            keep_notebook(target, outcome, self.cell)
+            self.emit(outcome=outcome)
+            if left:
+                self.emit(warning=f"it left {left} running process(es), which have been ended")
+        self.executed = True
+        try:
+            for warning in pages.export(target):
+                self.emit(warning=warning)
+        except Exception as error:
+            self.emit(warning=f"its page was not made: {type(error).__name__}: {error}")
+
+    def execute(self, target: Path) -> dict:
+        """Run the cells. Returns the status, a line on what went wrong, the last lines of output, and times."""
+        job, start = self.job, time.monotonic()
+        problem = None
+        try:
+            execute(
+                Path(job["source"]),
+                partial(target),
+                job["parameters"],
+                keep=lambda client: setattr(self, "client", client),
+                name=job["name"],
+                scratch=job["scratch"],
+                environment={**os.environ, TOKEN: job["token"]},
+                options={
+                    "timeout": job["cell_timeout"],
+                    "iopub_timeout": 60,  # a flood of output may arrive well after the cell is done
+                    "on_cell_execute": self.on_cell,
+                    "on_cell_executed": self.on_reply,
+                },
+            )
+        except Exception as error:
+            problem = error
+        end = time.monotonic()
+        status, error = diagnose(problem, self.client, self.stopping, job)
+        times = [moment for _, moment in self.sections] + [end]
+        spent: dict[str, float] = {}
+        for (heading, moment), after in zip(self.sections, times[1:], strict=True):
+            spent[heading] = round(spent.get(heading, 0) + after - moment, 3)
+        return {
+            "status": status,
+            "error": f"{error}{self.place()}" if problem else "",
+            "excerpt": self.excerpt() if problem else [],
+            "seconds": round(end - start, 3),
+            "sections": spent,
+        }
+
+    def on_cell(self, cell, cell_index: int) -> None:
+        heading = dict(headings(self.client.nb))[cell_index]
+        if not self.sections or self.sections[-1][0] != heading:
+            self.sections.append((heading, time.monotonic()))
+            self.emit(section=heading, cell=cell_index + 1, cells=len(self.client.nb.cells))
+        self.cell = cell_index
+        if self.stopping:
+            raise StoppedEarlyError("stopped")
+
+    def on_reply(self, cell, cell_index: int, execute_reply: dict) -> None:
+        if any(item.get("source") == "ask_exit" for item in execute_reply["content"].get("payload", [])):
+            raise StoppedEarlyError("a cell called quit()")
+
+    def place(self) -> str:
+        if self.cell is None:
+            return ""
+        return f" [cell {self.cell + 1} of {len(self.client.nb.cells)}, section {self.sections[-1][0]!r}]"
+
+    def excerpt(self, lines: int = 8) -> list[str]:
+        """The last lines of what the failed cell put out, its traceback included."""
+        outputs = self.client.nb.cells[self.cell].outputs if self.cell is not None else []
+        texts = ["\n".join(out.traceback) if "traceback" in out else out.get("text", "") for out in outputs]
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(texts))
+        return [line for line in plain.splitlines() if line.strip()][-lines:]
+
+
+def diagnose(problem: Exception | None, client: Client | None, stopping: str, job: dict) -> tuple[str, str]:
+    """The status and, unless all is well, one line that says what happened."""
+    if problem is None:
+        return "ok", ""
+    if stopping == "timeout":
+        return "timeout", f"ran longer than {job['timeout']} s (--timeout)"
+    if stopping:
+        return "interrupted", "stopped on request"
+    if isinstance(problem, CellTimeoutError):
+        return "timeout", f"a cell ran longer than {job['cell_timeout']} s (--cell-timeout)"
+    if isinstance(problem, StoppedEarlyError):
+        return "stopped early", str(problem)
+    if isinstance(problem, CellExecutionError):
+        line = f"{problem.ename}: {problem.evalue}".strip().splitlines()[0]
+        return ("stopped early" if problem.ename == "SystemExit" else "failed"), line
+    if isinstance(problem, RuntimeError):  # DeadKernelError, or a kernel that never came up
+        code = client.exit_code if client else None
+        if code is not None and code < 0:
+            hint = ", perhaps out of memory" if -code == signal.SIGKILL else ""
+            return "kernel died", f"killed by {signal.Signals(-code).name}{hint}"
+        return "kernel died", f"exit code {code}" if code is not None else str(problem)
+    traceback.print_exception(problem)
+    return "failed", f"{type(problem).__name__}: {problem}".splitlines()[0]
+
+
+def partial(notebook: Path) -> Path:
+    """The file that is written while the notebook runs."""
+    return notebook.with_suffix(".partial.ipynb")
+
+
+def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
+    """Give the notebook its final name, with a note at the top and above the cell if it did not finish."""
+    written = partial(target)
+    if not written.exists():
+        return
+    if outcome["status"] != "ok":
+        notebook = nbformat.read(written, as_version=4)
+        text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
+        if cell is not None:
+            here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
+            notebook.cells.insert(cell, here)
+            text += "\n\n[Go to the cell](#stopped-here)"
+        notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
+        nbformat.write(notebook, written)
+    written.replace(target)
+
+
+def sweep(token: str, patience: float = 0) -> int:
+    """End every process that carries the token, wherever it went. Returns how many outlived the patience (s)."""
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(TOKEN) == token:
+                left.append(process)
+        except (psutil.Error, OSError):
+            continue  # gone, or of someone else
+    _, left = psutil.wait_procs(left, timeout=patience) if patience else ([], left)
+    for process in left:
+        try:
+            process.kill()
+        except psutil.Error:
+            continue
+    return len(left)
+
+
+def main() -> None:
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what anything prints must not mix with the events
+    child = Child(json.loads(sys.stdin.readline()), channel)
+    child.run()
+    sys.stderr.flush()
+    os._exit(0)  # no thread or socket may keep it from ending
+
+
+if __name__ == "__main__":
+    main()

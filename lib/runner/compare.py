@@ -1,0 +1,96 @@
+"""Does it still hold: the metrics and verdicts of a run against those of another, and which run is the reference."""
+
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from .record import Metric, Results, read_json, read_results
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One compared quantity. ``distance`` is in units of the tolerance; beyond 1 it has drifted."""
+
+    notebook: str
+    name: str
+    now: str
+    then: str
+    distance: float
+    note: str = ""
+
+    @property
+    def drifted(self) -> bool:
+        return not self.distance <= 1
+
+
+def compare(run: Path, base: Path, same_parameters: bool = False) -> tuple[list[Difference], list[str]]:
+    """Every metric and verdict of the notebooks that both runs hold, worst first; and remarks on what is not compared.
+
+    Args:
+        run, base: the folders of the run and of the one it is compared with, whose tolerances count.
+        same_parameters: leave out notebooks that ran with other parameters, instead of only remarking on it.
+    """
+    now, then = (read_json(folder / "run.json")["notebooks"] for folder in (run, base))
+    rows, remarks = [], []
+    for name in sorted(now.keys() | then.keys()):
+        if name not in now or name not in then:
+            if not same_parameters:
+                remarks.append(f"{name}: only in {run.name if name in now else base.name}")
+            continue
+        keys = now[name]["parameters"].keys() | then[name]["parameters"].keys()
+        other = [k for k in sorted(keys) if now[name]["parameters"].get(k) != then[name]["parameters"].get(k)]
+        if other:
+            remarks.append(f"{name}: other {', '.join(other)}" + ("; not compared" if same_parameters else ""))
+            if same_parameters:
+                continue
+        try:
+            rows += _differences(name, read_results(run / name), read_results(base / name))
+        except ValueError as error:
+            rows.append(Difference(name, "results", str(error), "", math.inf))
+    return sorted(rows, key=lambda row: (-row.distance, row.notebook, row.name)), remarks
+
+
+def _differences(notebook: str, now: Results, then: Results) -> list[Difference]:
+    rows = []
+    verdicts, before = ({c.id: c.verdict for c in results.claims} for results in (now, then))
+    for name in before | verdicts:
+        pair = verdicts.get(name, "missing"), before.get(name, "new")
+        if pair[1] == "new":
+            rows.append(Difference(notebook, f"verdict of {name}", *pair, 0.0))
+        elif pair[0] != pair[1]:
+            rows.append(Difference(notebook, f"verdict of {name}", *pair, math.inf))
+    for name in then.metrics | now.metrics:
+        a, b = now.metrics.get(name), then.metrics.get(name)
+        if b is None:
+            rows.append(Difference(notebook, name, _show(a), "new", 0.0))
+        else:
+            rows.append(Difference(notebook, name, _show(a), _show(b), _distance(a, b), f"± {b.tolerance:.3g}"))
+    return rows
+
+
+def _distance(now: Metric | None, then: Metric) -> float:
+    if now is None or (now.value is None) != (then.value is None):
+        return math.inf
+    if now.value == then.value:
+        return 0.0
+    off = abs(now.value - then.value)
+    return off / then.tolerance if then.tolerance else math.inf
+
+
+def _show(metric: Metric | None) -> str:
+    if metric is None:
+        return "missing"
+    return "not finite" if metric.value is None else f"{metric.value:.6g}"
+
+
+def accept(run: Path, reference: Path) -> None:
+    """Make a run the reference, without what can be made again from it: PDFs and caches."""
+    fresh, old = reference.with_name("reference.new"), reference.with_name("reference.old")
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(run, fresh, ignore=shutil.ignore_patterns("*.pdf", "__pycache__", "*.partial*", ".*"))
+    if reference.exists():
+        reference.rename(old)
+    fresh.rename(reference)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""How a notebook is executed: papermill, with a kernel of this environment, over sockets in a private folder.
+
+Differs from plain papermill where that is lenient: any failure ends the notebook, a cell that ends the kernel on
+purpose does not count as done, and the output that is kept of a cell is bounded.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import papermill
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from nbclient.exceptions import CellTimeoutError
+from nbformat.v4 import new_output
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
+
+TEXT_LIMIT = 200_000  # characters of printed text kept of a cell
+OUTPUT_LIMIT = 20_000_000  # characters of all output kept of a cell, images included
+OUTPUT_COUNT = 1_000  # outputs kept of a cell
+CUT = "\n[... cut here: too much output ...]\n"
+
+
+class StoppedEarlyError(Exception):
+    """A cell ended the kernel on purpose."""
+
+
+class ThisPython(KernelSpecManager):
+    """Knows one kernel, that of this environment, whatever is or is not registered on the machine."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+
+
+class Client(PapermillNotebookClient):
+    """Papermill's client, made strict."""
+
+    exit_code: int | None = None  # of a kernel that died
+
+    def papermill_execute_cells(self):
+        for index, cell in enumerate(self.nb.cells):
+            self.nb_man.cell_start(cell, index)
+            try:
+                self.execute_cell(cell, index)
+            except BaseException:
+                self.nb_man.cell_exception(cell, cell_index=index)
+                self.shutdown_kernel = "immediate"  # there is nothing to wait for
+                raise
+            finally:
+                self.nb_man.cell_complete(cell, cell_index=index)
+
+    async def _async_check_alive(self):
+        self.exit_code = await self.km.provisioner.poll()
+        await super()._async_check_alive()
+
+    async def _async_handle_timeout(self, timeout, cell=None):
+        # Also for the hang after the last cell, where there is no cell and nbclient would trip over an assertion.
+        raise CellTimeoutError.error_from_timeout_and_cell("Timeout", timeout, cell)
+
+    def output(self, outs, msg, display_id, cell_index):
+        kind, content = msg["msg_type"], msg["content"]
+        last = outs[-1] if outs else {}
+        if kind == "stream" and last.get("name") == content["name"] and not self.clear_before_next_output:
+            last["text"] = bounded(last["text"], content["text"])
+            return None
+        sizes = [len(str(out)) for out in [*outs, content]]
+        if kind != "error" and (len(sizes) > OUTPUT_COUNT or sum(sizes) > OUTPUT_LIMIT):
+            if last.get("text") != CUT:
+                outs.append(new_output("stream", name="stderr", text=CUT))
+            return None
+        if kind == "stream":
+            content["text"] = bounded("", content["text"])
+        return super().output(outs, msg, display_id, cell_index)
+
+
+def bounded(text: str, more: str) -> str:
+    """``text + more`` as a terminal shows it, progress bars overwritten, without its middle if it is too long."""
+    head, newline, line = text.rpartition("\n")
+    lines = []
+    for raw in (line + more).split("\n"):
+        kept = raw.rstrip("\r")
+        lines.append(kept.rpartition("\r")[2] + raw[len(kept) :][:1])
+    text = head + newline + "\n".join(lines)
+    half = TEXT_LIMIT // 2
+    return text if len(text) <= TEXT_LIMIT + len(CUT) else text[:half] + CUT + text[-half:]
+
+
+class Engine(NBClientEngine):
+    """Papermill's engine with our client, kernel and transport."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man, kernel_name, *, name, scratch, environment, keep, options, **_):
+        nb_man.nb.metadata.papermill.update(input_path=f"{name}.ipynb", output_path=f"{name}.ipynb")
+        sockets = {"transport": "ipc", "ip": f"{scratch}/k"} if os.name == "posix" else {}
+        manager = AsyncKernelManager(
+            kernel_spec_manager=ThisPython(), connection_file=f"{scratch}/kernel.json", **sockets
+        )
+        client = Client(nb_man, km=manager, **options)
+        client.owns_km = True  # so that it shuts the kernel down
+        keep(client)
+        client.execute(env=environment)
+
+
+papermill_engines.register("supervised", Engine)
+
+
+def execute(source: Path, target: Path, parameters: dict, keep: Callable[[Client], None], **engine) -> None:
+    """Execute ``source`` into ``target``, which is rewritten after every cell; raises whatever went wrong.
+
+    ``keep`` receives the client, in whose notebook the outputs are found even when this raises. ``engine`` are the
+    keywords of :class:`Engine`: name, scratch (a folder with a short path), environment, options (of the client).
+    """
+    braces = str.maketrans({"{": "{{", "}": "}}"})  # papermill formats its paths
+    papermill.execute_notebook(
+        str(source).translate(braces),
+        str(target).translate(braces),
+        parameters=parameters,
+        engine_name="supervised",
+        kernel_name="python3",
+        language="python",
+        progress_bar=False,
+        keep=keep,
+        **engine,
+    )

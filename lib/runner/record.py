@@ -1,0 +1,242 @@
+"""What a run leaves behind: its folder, run.json, status.json, and how to tell whether a notebook has changed since."""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+from ruamel.yaml import YAML
+
+from .params import Task, UsageError
+
+STATUSES = ("ok", "failed", "timeout", "kernel died", "stopped early", "interrupted")
+Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
+Interval = tuple[float | None, float | None]
+
+
+class Control(BaseModel):
+    what: str
+    estimate: float | None
+    interval: Interval
+    verdict: Verdict
+
+
+class Claim(BaseModel):
+    id: str
+    statement: str
+    source: str
+    status: str
+    prediction: float | None
+    band: Interval
+    estimate: float | None
+    interval: Interval
+    verdict: Verdict
+    control: Control
+    cell: str
+
+
+class Metric(BaseModel):
+    value: float | None
+    tolerance: float | None
+
+
+class Figure(BaseModel):
+    file: str
+    caption: str
+    alt: str
+    cell: str
+
+
+class Results(BaseModel):
+    """results.json: all that passes from a notebook to the runner."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    notebook: str
+    parameters: dict[str, Any]
+    claims: list[Claim]
+    metrics: dict[str, Metric]
+    figures: list[Figure]
+
+
+def read_results(folder: Path) -> Results:
+    """The results of a notebook. Raises ValueError with one line if there are none or they are malformed."""
+    try:
+        return Results.model_validate_json((folder / "results.json").read_bytes())
+    except FileNotFoundError:
+        raise ValueError("it wrote no results.json") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"its results.json is malformed: {place}: {first['msg']}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or None if there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write all or nothing: a reader never sees half a file."""
+    text = json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write all or nothing."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def new_folder(root: Path, preset: str, now: datetime) -> Path:
+    """A folder for a run that no other run has, however close in time."""
+    name = f"{now:%Y-%m-%d_%H%M%S}_{preset}"
+    for attempt in range(1, 1000):
+        folder = root / (name if attempt == 1 else f"{name}_{attempt}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if not root.is_dir():
+                raise
+    raise FileExistsError(f"{root / name}: 1000 runs in one second")
+
+
+def prepare(task: Task, folder: Path) -> None:
+    """An empty folder for a notebook, with its resolved parameters and the files they name."""
+    copies = {name: path.read_bytes() for name, path in task.files.items()}  # the old folder may hold them
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in copies.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    with (folder / "parameters.yaml").open("w", encoding="utf-8") as file:
+        YAML(typ="safe", pure=True).dump(task.parameters, file)
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """What a run ran on; nothing that tells whose machine it is or where things lie on it."""
+    return {
+        "commit": _git(root, "rev-parse", "HEAD") or None,
+        "dirty": bool(_git(root, "status", "--porcelain")),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": psutil.cpu_count(),
+            "memory_GiB": round(psutil.virtual_memory().total / 2**30, 1),
+        },
+        "device": _device(),
+        "versions": _versions(root),
+    }
+
+
+def fingerprint(task: Task, about: dict[str, Any]) -> dict[str, str]:
+    """All that a notebook's results depend on, part by part: a kept result is valid while these are the same."""
+    library = Path(__file__).parents[1]
+    sources = [p for p in sorted(library.rglob("*.py")) if Path(__file__).parent not in p.parents]
+    return {
+        "code cells": task.notebook.code[:16],
+        "parameters": _digest(json.dumps(_finite(task.parameters), sort_keys=True).encode()),
+        "input files": _digest(*(path.read_bytes() for _, path in sorted(task.files.items()))),
+        "lib sources": _digest(*(path.read_bytes() for path in sources)),
+        "packages": _digest(json.dumps([about["python"], about["versions"]]).encode()),
+        "device": about["device"],
+    }
+
+
+def changes(status: dict[str, Any], mark: dict[str, str]) -> list[str]:
+    """Why a notebook must be executed (again): it is not ok, or what it depends on has changed. Empty: keep it."""
+    if status.get("status") != "ok":
+        return [status.get("status", "no status")]
+    return [part for part in mark if status.get("fingerprint", {}).get(part) != mark[part]]
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second runner out of a run's folder; the lock goes with the process."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(f"{folder.name}: this run is still going on") from None
+    finally:
+        os.close(handle)
+
+
+def durations(root: Path, preset: str) -> dict[str, float]:
+    """Seconds each notebook took the last time it ran through with this preset, unaltered."""
+    seconds = {}
+    for path in sorted(root.glob("*/run.json"), key=lambda p: (p.parent.name != "reference", p.parent.name)):
+        run = read_json(path) or {}
+        for name, entry in run.get("notebooks", {}).items() if run.get("preset") == preset else ():
+            if entry.get("status") == "ok" and not entry.get("differs"):
+                seconds[name] = entry["seconds"]
+    return seconds
+
+
+def _finite(value: Any) -> Any:
+    """The value with NaN and infinities as text, which JSON cannot hold otherwise."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(root: Path, *command: str) -> str:
+    return _output("git", "--no-optional-locks", "-C", str(root), *command)
+
+
+def _cpu() -> str:
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _device() -> str:
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "cpu"
+    return ", ".join(_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()) or "cpu"
+
+
+def _versions(root: Path) -> dict[str, str]:
+    """Installed versions of what the project pins (of everything, if it pins nothing)."""
+    pins = root / "requirements.txt"
+    names = re.findall(r"^([\w.-]+)==", pins.read_text(encoding="utf-8"), flags=re.M) if pins.exists() else []
+    found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
+    wanted = {re.sub(r"[-_.]+", "-", name).lower() for name in names or found}
+    return {n: v for n, v in sorted(found.items()) if re.sub(r"[-_.]+", "-", n).lower() in wanted}

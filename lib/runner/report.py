@@ -1,0 +1,108 @@
+"""What a run says: lines while it goes, a summary at its end, and index.html."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ..parameters import allowed
+from .compare import Difference
+from .params import Task
+from .record import Results, read_results
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.5g}"
+
+
+def interval(ends: tuple[float | None, float | None]) -> str:
+    return f"[{number(ends[0])}, {number(ends[1])}]"
+
+
+def estimate(tasks: list[Task], seconds: dict[str, float], workers: int) -> str:
+    """How long the notebooks will take, from how long they took: longest first, each to the first free worker."""
+    known = sorted((seconds[task.name] for task in tasks if task.name in seconds), reverse=True)
+    if not known:
+        return "unknown (none has run here before)"
+    free = [0.0] * workers
+    for duration in known:
+        free[free.index(min(free))] += duration
+    unknown = len(tasks) - len(known)
+    return f"about {clock(max(free))}" + (f", and {unknown} notebook(s) of unknown duration" if unknown else "")
+
+
+def listing(tasks: list[Task], seconds: dict[str, float]) -> str:
+    rows = [[t.name, clock(seconds[t.name]) if t.name in seconds else "unknown", t.notebook.title] for t in tasks]
+    return table([["notebook", "takes", "title"], *rows])
+
+
+def parameters(task: Task) -> str:
+    """The parameters of a notebook as a reader wants them: value, type, what is allowed, help."""
+    parts = [f"{task.name}: {task.notebook.title}"]
+    for key, value in task.parameters.items():
+        parameter = task.notebook.parameters[key]
+        preset = "" if value == parameter.default else f"   (here {value!r})"
+        parts.append(f"{key} = {parameter.default!r}{preset}\n    {parameter.help}\n    {allowed(parameter)}")
+    return "\n\n".join(parts)
+
+
+class Progress:
+    """One line whenever a notebook reaches a new section or ends: good on a terminal and in a log."""
+
+    def __init__(self, names: list[str]):
+        self.start, self.width = time.monotonic(), max(map(len, names), default=0)
+
+    def __call__(self, name: str, text: str) -> None:
+        print(f"{clock(time.monotonic() - self.start):>8}  {name:<{self.width}}  {text}", flush=True)
+
+
+def table(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def results_of(folder: Path, notebooks: dict[str, Any]) -> dict[str, Results]:
+    """The results of the notebooks that are ok."""
+    return {name: read_results(folder / name) for name, entry in notebooks.items() if entry["status"] == "ok"}
+
+
+def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
+    """Claims, then whatever is wrong (last, where the eye is), then one line of counts."""
+    claims = [(name, claim) for name, result in results.items() for claim in result.claims]
+    rows = [["claim", "prediction", "measured", "interval", "verdict", "control"]]
+    for name, claim in claims:
+        values = (number(claim.prediction), number(claim.estimate), interval(claim.interval))
+        rows.append([f"{name[:2]} {claim.id}", *values, claim.verdict, claim.control.verdict])
+    parts = [table(rows)] if claims else []
+    for name, entry in notebooks.items():
+        parts += [f"warning: {name}: {warning}" for warning in entry["warnings"]]
+        if entry["status"] != "ok":
+            lines = "".join(f"\n    | {line}" for line in entry["excerpt"])
+            parts.append(f"{name}: {entry['status']}: {entry['error']}{lines}")
+    counts = {verdict: sum(c.verdict == verdict for _, c in claims) for verdict in ("PASS", "FAIL", "INCONCLUSIVE")}
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    ok = sum(entry["status"] == "ok" for entry in notebooks.values())
+    parts.append(f"{ok} of {len(notebooks)} notebooks ok; {len(claims)} claims" + (f": {said}" if said else ""))
+    return "\n\n".join(parts)
+
+
+def comparison(rows: list[Difference], remarks: list[str], base: str, shown: int = 20) -> str:
+    """The comparison in words: what drifted, worst first."""
+    drifted = [row for row in rows if row.drifted]
+    parts = [f"compared with {base}: {len(rows)} quantities, {len(drifted)} drifted"]
+    parts += [f"  {remark}" for remark in remarks]
+    if drifted:
+        cells = [[r.notebook, r.name, r.now, r.then, r.note, f"{r.distance:.3g} x tolerance"] for r in drifted[:shown]]
+        parts.append(table([["notebook", "quantity", "now", base, "", "off by"], *cells]))
+        parts += [f"  ... and {len(drifted) - shown} more"] if len(drifted) > shown else []
+    return "\n".join(parts)
+
+
+def index(folder: Path, run: dict[str, Any], results, rows, remarks, base) -> None:
+    """stub"""
+    (folder / "index.html").write_text("<!doctype html><title>run</title>")
