@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from .covariances import check_covariance_spec
+from .covariances import check_covariance_spec, covariance_matrix
 
 __all__ = [
     "Correlation",
@@ -30,6 +30,7 @@ __all__ = [
     "QuietScore",
     "ScoreDeviation",
     "Seed",
+    "Setting",
     "Tolerance",
     "Variance",
 ]
@@ -37,6 +38,16 @@ __all__ = [
 
 def _covariance(value: Any, info: ValidationInfo) -> Any:
     check_covariance_spec(value, base=(info.context or {}).get("base"))
+    return value
+
+
+def _setting(value: list, info: ValidationInfo) -> list:
+    if len(value) != 2 or not isinstance(value[1], int) or isinstance(value[1], bool) or value[1] < 1:
+        raise ValueError("must be a pair such as [toeplitz(0.5), 16]")
+    base = (info.context or {}).get("base")
+    check_covariance_spec(value[0], base=base)
+    if base is not None or not str(value[0]).endswith((".npy", ".npz")):
+        covariance_matrix(value[0], value[1], base=base)  # does it fit the dimension?
     return value
 
 
@@ -70,4 +81,7 @@ Covariance = Annotated[
         description="isotropic, toeplitz(0.5), condition(100), rank(3), spiked(10), power_law(1), a matrix, "
         "or the path of a .npy or .npz file"
     ),
+]
+Setting = Annotated[
+    list, AfterValidator(_setting), Field(description="a pair [covariance, dimension], such as [toeplitz(0.5), 16]")
 ]

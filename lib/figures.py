@@ -1,0 +1,132 @@
+"""One style and the few plots that all notebooks share: theory in black, measurement in color, labels on the lines."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+WIDTH = 9.0  # inches: the width of a page
+THEORY = "black"
+
+
+def use_style() -> None:
+    """The collection's style, for figures read at the width of a page and on a phone."""
+    sns.set_theme(
+        context="notebook",
+        style="ticks",
+        palette="colorblind",
+        rc={
+            "figure.dpi": 110,
+            "savefig.dpi": 160,
+            "savefig.bbox": "tight",
+            "figure.constrained_layout.use": True,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlesize": 11,
+            "axes.labelsize": 11,
+            "legend.frameon": False,
+            "lines.linewidth": 1.6,
+            "font.size": 11,
+            "svg.fonttype": "none",
+        },
+    )
+
+
+def panels(n: int, height: float = 3.6, **kwargs) -> tuple[plt.Figure, np.ndarray]:
+    """A row of n panels as wide as the page (two rows beyond three)."""
+    columns = n if n <= 3 else (n + 1) // 2
+    rows = -(-n // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, height * rows), squeeze=False, **kwargs)
+    for unused in axes.ravel()[n:]:
+        unused.remove()
+    return figure, axes.ravel()[:n]
+
+
+def curves(
+    table: pd.DataFrame,
+    x: str,
+    *,
+    line: str,
+    panel: str | None = None,
+    measured: str | None = None,
+    theory: str | None = None,
+    reference: str | None = None,
+    band: tuple[str, str] | None = None,
+    scale: tuple[str, str] = ("log", "log"),
+    labels: tuple[str, str] = ("", ""),
+    notes: dict[str, str] | None = None,
+    window: tuple[float, float] | None = None,
+    sharey: bool = True,
+    height: float = 3.6,
+) -> plt.Figure:
+    """Curves of a tidy table: one panel a value of ``panel``, one color a value of ``line``, named on the line.
+
+    Args:
+        table: tidy; columns are named by the other arguments.
+        x, measured, theory, band: the abscissa, points in color, lines in black (in color where nothing is measured),
+            and the two ends of the measurement's 95 % band.
+        reference: a column drawn once a panel, dashed black: what all lines are compared with.
+        line, panel: what colors and panels tell apart.
+        scale, labels: of both axes.
+        notes: text to add to a line's name, such as its slope.
+        window: abscissas to shade, where a slope was fitted.
+
+    Returns:
+        The figure, to be shown by ``Results.figure``.
+    """
+    groups = [("", table)] if panel is None else list(table.groupby(panel, sort=False))
+    names = list(dict.fromkeys(table[line]))
+    colors = dict(zip(names, palette(len(names)), strict=True))
+    figure, axes = panels(len(groups), height=height, sharey=sharey)
+    for axis, (title, group) in zip(axes, groups, strict=True):
+        if window:
+            axis.axvspan(*window, color="0.5", alpha=0.12, lw=0)
+        for name, rows in group.groupby(line, sort=False):
+            if theory:
+                axis.plot(rows[x], rows[theory], color=THEORY if measured else colors[name], lw=1.2, zorder=2)
+            if measured:
+                axis.plot(rows[x], rows[measured], "o", ms=4.5, color=colors[name], zorder=3)
+            if band:
+                axis.fill_between(rows[x], rows[band[0]], rows[band[1]], color=colors[name], alpha=0.3, lw=0)
+        if reference:
+            rows = group.drop_duplicates(x)
+            axis.plot(rows[x], rows[reference], "--", color=THEORY, lw=1.4, zorder=4)
+        axis.set(xscale=scale[0], yscale=scale[1], title=title, xlabel=labels[0])
+    axes[0].set_ylabel(labels[1])
+    for axis in axes[:: max(1, len(axes) // 2)] if len(axes) > 3 else ():
+        axis.set_ylabel(labels[1])
+    name_lines(axes[-1], groups[-1][1], x, measured or theory, line, colors, notes or {})
+    return figure
+
+
+def name_lines(axis, table, x: str, y: str, line: str, colors: dict, notes: dict[str, str]) -> None:
+    """Write each line's name at its right end, in its color, moved apart where names would overlap."""
+    ends = [(name, rows[x].iloc[-1], rows[y].iloc[-1]) for name, rows in table.groupby(line, sort=False)]
+    axis.figure.canvas.draw()
+    to_pixels, size = axis.transData, 12.5 * axis.figure.dpi / 72
+    right = axis.transAxes.transform((1.0, 0))[0] + 6
+    placed: list[float] = []
+    for name, px, py in sorted(((n, *to_pixels.transform((a, b))) for n, a, b in ends), key=lambda item: item[2]):
+        height = py if not placed else max(py, placed[-1] + size)
+        placed.append(height)
+        note = notes.get(str(name), "")
+        axis.annotate(
+            f"{name}{'  ' + note if note else ''}",
+            (px, py),
+            xytext=(right, height),
+            textcoords="figure pixels",
+            color=colors[name],
+            va="center",
+            fontsize=9.5,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colors[name], "lw": 0.6, "alpha": 0.6},
+        )
+
+
+def palette(n: int) -> Sequence:
+    """Colors that stay apart for color-blind readers; an ordered ramp beyond eight."""
+    return sns.color_palette("colorblind", n) if n <= 8 else sns.color_palette("viridis", n)
