@@ -99,7 +99,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     root = args.output_root.resolve()
     if args.accept:
-        return accept(find_run(args.accept, root), root)
+        run = find_run(args.accept, root)
+        session.accept(run, [path.stem for path in params.select(ROOT)], root / "reference")
+        print(f"{run.name} is now the reference")
+        return 0
     if args.compare and len(args.compare) > 2:
         raise params.UsageError("--compare: at most two runs")
     others = [find_run(word, root) for word in args.compare or []]
@@ -130,17 +133,6 @@ def main(argv: list[str] | None = None) -> int:
         with record.locked(folder):
             base = others[0] if others else None
             return session.run(ROOT, folder, preset, tasks, seconds, base, jobs, args.timeout, args.cell_timeout)
-    return 0
-
-
-def accept(run: Path, root: Path) -> int:
-    entries = record.read_json(run / "run.json")["notebooks"]
-    missing = [path.stem for path in params.select(ROOT) if path.stem not in entries]
-    bad = [name for name, entry in entries.items() if entry["status"] != "ok"]
-    if missing or bad:
-        raise params.UsageError(f"--accept {run.name}: not a whole run; {', '.join(missing + bad)} not ok")
-    compare.accept(run, root / "reference")
-    print(f"{run.name} is now the reference")
     return 0
 
 

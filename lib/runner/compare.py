@@ -1,7 +1,6 @@
-"""Does it still hold: the metrics and verdicts of a run against those of another, and which run is the reference."""
+"""Does it still hold: the metrics and verdicts of a run against those of another."""
 
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,10 @@ class Difference:
     @property
     def drifted(self) -> bool:
         return not self.distance <= 1
+
+    @property
+    def off(self) -> str:
+        return "changed" if math.isinf(self.distance) else f"{self.distance:.3g} x tolerance"
 
 
 def compare(run: Path, base: Path, same_parameters: bool = False) -> tuple[list[Difference], list[str]]:
@@ -82,15 +85,3 @@ def _show(metric: Metric | None) -> str:
     if metric is None:
         return "missing"
     return "not finite" if metric.value is None else f"{metric.value:.6g}"
-
-
-def accept(run: Path, reference: Path) -> None:
-    """Make a run the reference, without what can be made again from it: PDFs and caches."""
-    fresh, old = reference.with_name("reference.new"), reference.with_name("reference.old")
-    for folder in (fresh, old):
-        shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(run, fresh, ignore=shutil.ignore_patterns("*.pdf", "__pycache__", "*.partial*", ".*"))
-    if reference.exists():
-        reference.rename(old)
-    fresh.rename(reference)
-    shutil.rmtree(old, ignore_errors=True)

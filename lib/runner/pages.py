@@ -1,13 +1,90 @@
-"""Notebook pages."""
+"""Pages that read without a network and without a script: the HTML of a notebook, formulas as MathML."""
 
+import html
+import re
 from pathlib import Path
 
 import nbformat
+from bs4 import BeautifulSoup
+from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
+
+STYLE = Path(__file__).with_name("style.css")
+TEMPLATE = """
+{%- extends 'lab/base.html.j2' -%}
+{%- block header -%}
+<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ resources.metadata.name }}</title><style>{{ resources.style }}</style></head>
+{%- endblock header -%}
+{%- block body_header -%}
+<body class="notebook"><nav><a href="../index.html">All results of this run</a></nav><main>
+{%- endblock body_header -%}
+{%- block data_png -%}
+<img src="data:image/png;base64,{{ output.data['image/png'] | replace('\n', '') }}"
+  alt="{{ (output | get_metadata('alt', 'image/png') or output.data['text/plain'] or 'figure') | escape_html }}">
+{%- endblock data_png -%}
+"""
+# What a notebook may hold as math: $$...$$, $...$ (no space inside the dollars, no digit after), environments.
+MATH = re.compile(
+    r"\$\$(?P<display>.+?)\$\$|(?<![\\$])\$(?P<inline>[^\s$](?:[^$]*[^\s$\\])?)\$(?!\d)"
+    r"|(?P<whole>\\begin\{(?P<env>equation|align|gather)(?P<star>\*?)\}.*?\\end\{(?P=env)(?P=star)\})",
+    re.S,
+)
+SKIP = {"pre", "code", "script", "style", "math", "title", "svg", "textarea"}
+
+
+def typeset(text: str) -> str:
+    """Plain text as HTML, its LaTeX as MathML."""
+    parts, end = [], 0
+    for found in MATH.finditer(text):
+        parts += [html.escape(text[end : found.start()], quote=False), _mathml(found)]
+        end = found.end()
+    return "".join(parts) + html.escape(text[end:], quote=False)
 
 
 def export(notebook: Path) -> list[str]:
-    """stub"""
-    html, _ = HTMLExporter().from_notebook_node(nbformat.read(notebook, as_version=4))
-    notebook.with_suffix(".html").write_text(html, encoding="utf-8")
-    return []
+    """Write the page of a notebook beside it. Returns warnings, such as a formula that could not be typeset."""
+    exporter = HTMLExporter(raw_template=TEMPLATE, exclude_anchor_links=False, anchor_link_text="#")
+    exporter.extra_template_basedirs = []
+    resources = {"metadata": {"name": notebook.stem}, "style": style()}
+    page, _ = exporter.from_notebook_node(nbformat.read(notebook, as_version=4), resources=resources)
+    soup = BeautifulSoup(page, "html.parser")
+    for script in soup.find_all("script"):
+        script.decompose()
+    for text in soup.find_all(string=MATH):
+        if not SKIP & {parent.name for parent in text.parents}:
+            text.replace_with(BeautifulSoup(typeset(str(text)), "html.parser"))
+    for table in soup.find_all("table"):
+        table.wrap(
+            soup.new_tag("div", attrs={"class": "wide", "tabindex": "0", "role": "region", "aria-label": "table"})
+        )
+    target = notebook.with_suffix(".html")
+    partial = target.with_suffix(".partial")
+    partial.write_text(str(soup), encoding="utf-8")
+    partial.replace(target)
+    odd = {code.get_text() for code in soup.select("code.latex")}
+    return [f"formula not understood: {latex}" for latex in sorted(odd)]
+
+
+def style() -> str:
+    """The style of all pages, code colors included."""
+    colors = "\n".join(
+        f"@media (prefers-color-scheme: {mode}) {{ {HtmlFormatter(style=name).get_style_defs('.highlight')} }}"
+        for mode, name in (("light", "default"), ("dark", "github-dark"))
+    )
+    return colors + STYLE.read_text(encoding="utf-8")
+
+
+def _mathml(found: re.Match) -> str:
+    latex = found["display"] or found["inline"] or found["whole"]
+    plain = re.sub(r"\\(begin|end)\{aligned\}", r"\\\1{align*}", latex)  # two forms the converter does not know
+    plain = re.sub(r"\\(math[a-z]+|boldsymbol)\s*([A-Za-z0-9])(?![a-z])", r"\\\1{\2}", plain)
+    try:
+        made = convert(plain.strip(), display="inline" if found["inline"] else "block")
+    except Exception:
+        made = "\\"
+    if "\\" in made:  # it raised, or passed on a command that it does not know
+        return f'<code class="latex">{html.escape(latex)}</code>'
+    return re.sub(r"&(?!#?\w+;)", "&amp;", made)

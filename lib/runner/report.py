@@ -1,6 +1,7 @@
-"""What a run says: lines while it goes, a summary at its end, and index.html."""
+"""What a run says on the terminal: lines while it goes, and a summary at its end."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,15 @@ def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
         if entry["status"] != "ok":
             lines = "".join(f"\n    | {line}" for line in entry["excerpt"])
             parts.append(f"{name}: {entry['status']}: {entry['error']}{lines}")
-    counts = {verdict: sum(c.verdict == verdict for _, c in claims) for verdict in ("PASS", "FAIL", "INCONCLUSIVE")}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return "\n\n".join([*parts, counts(notebooks, results)])
+
+
+def counts(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
+    """The run in one line."""
+    verdicts = Counter(claim.verdict for result in results.values() for claim in result.claims)
     ok = sum(entry["status"] == "ok" for entry in notebooks.values())
-    parts.append(f"{ok} of {len(notebooks)} notebooks ok; {len(claims)} claims" + (f": {said}" if said else ""))
-    return "\n\n".join(parts)
+    said = ", ".join(f"{verdicts[word]} {word}" for word in ("FAIL", "INCONCLUSIVE", "PASS") if verdicts[word])
+    return f"{ok} of {len(notebooks)} notebooks ok, {verdicts.total()} claims" + (f": {said}" if said else "")
 
 
 def comparison(rows: list[Difference], remarks: list[str], base: str, shown: int = 20) -> str:
@@ -97,12 +102,7 @@ def comparison(rows: list[Difference], remarks: list[str], base: str, shown: int
     parts = [f"compared with {base}: {len(rows)} quantities, {len(drifted)} drifted"]
     parts += [f"  {remark}" for remark in remarks]
     if drifted:
-        cells = [[r.notebook, r.name, r.now, r.then, r.note, f"{r.distance:.3g} x tolerance"] for r in drifted[:shown]]
+        cells = [[r.notebook, r.name, r.now, r.then, r.note, r.off] for r in drifted[:shown]]
         parts.append(table([["notebook", "quantity", "now", base, "", "off by"], *cells]))
         parts += [f"  ... and {len(drifted) - shown} more"] if len(drifted) > shown else []
     return "\n".join(parts)
-
-
-def index(folder: Path, run: dict[str, Any], results, rows, remarks, base) -> None:
-    """stub"""
-    (folder / "index.html").write_text("<!doctype html><title>run</title>")

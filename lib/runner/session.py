@@ -1,5 +1,7 @@
 """A run from start to end: what is kept, what is executed, what is recorded, and the exit code."""
 
+import shutil
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,8 @@ from typing import Any
 from . import report
 from .compare import compare
 from .execute import Job, supervise
-from .params import OUTPUT_DIR, Task
+from .index import write_index
+from .params import OUTPUT_DIR, Task, UsageError
 from .record import (
     changes,
     describe,
@@ -84,6 +87,7 @@ def run(
                     read_results(job.folder)
                 except ValueError as error:
                     outcome |= {"status": "failed", "error": str(error)}
+            outcome = without_paths(outcome, root, job.folder)
             entry.update(outcome)
             write_json(job.folder / "status.json", {**outcome, "fingerprint": marks[job.name]})
         else:
@@ -98,6 +102,17 @@ def run(
         done,
     )
     return conclude(folder, summary, base, signal)
+
+
+def without_paths(value: Any, *places: Path) -> Any:
+    """Text found anywhere in a value, without the parts that tell where things lie on this machine."""
+    if isinstance(value, str):
+        for place in (*places, Path(__file__).parents[2], Path(sys.prefix), Path.home()):
+            value = value.replace(f"{place}/", "")
+        return value
+    if isinstance(value, dict):
+        return {key: without_paths(item, *places) for key, item in value.items()}
+    return [without_paths(item, *places) for item in value] if isinstance(value, list) else value
 
 
 def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: int) -> int:
@@ -123,6 +138,33 @@ def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: i
     summary["exit_code"] = code
     summary["finished"] = datetime.now().astimezone().isoformat(timespec="seconds")
     write_json(folder / "run.json", summary)
-    report.index(folder, summary, results, rows, remarks, base)
-    print(f"\n{folder / 'index.html'}")
+    times = {name: {"seconds": e["seconds"], "sections": e["sections"]} for name, e in notebooks.items()}
+    write_json(folder / "timings.json", times)
+    try:
+        write_index(folder, summary, results, rows, remarks, base.name if base else "")
+        print(f"\n{folder / 'index.html'}")
+    except Exception as error:  # the run stands; only its page is missing
+        print(f"\nwarning: index.html was not made: {type(error).__name__}: {error}")
     return code
+
+
+def accept(run: Path, names: list[str], reference: Path) -> None:
+    """Make a run the reference, without what only weighs: PDFs and caches.
+
+    Args:
+        names: the notebooks of the collection. Raises UsageError if one of them is not ok in the run.
+    """
+    summary = read_json(run / "run.json")
+    status = {name: summary["notebooks"].get(name, {}).get("status", "not in it") for name in names}
+    bad = [f"{name} {word}" for name, word in status.items() if word != "ok"]
+    if bad:
+        raise UsageError(f"--accept {run.name}: a reference is a whole collection that is ok; {', '.join(bad)}")
+    fresh, old = reference.with_name("reference.new"), reference.with_name("reference.old")
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(run, fresh, ignore=shutil.ignore_patterns("*.pdf", "__pycache__", "*.partial*", ".*"))
+    write_index(fresh, summary, report.results_of(fresh, summary["notebooks"]))
+    if reference.exists():
+        reference.rename(old)
+    fresh.rename(reference)
+    shutil.rmtree(old, ignore_errors=True)
