@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 Status = Literal["the paper's theorem", "exact here", "heuristic, confirmed numerically"]
 
@@ -33,6 +34,13 @@ class Estimate(NamedTuple):
         value = float(value)
         width = max(float(numerical_error), abs(value) * 1e-15)
         return cls(value, value - width, value + width)
+
+    @classmethod
+    def of_mean(cls, samples, confidence: float = 0.95) -> "Estimate":
+        """The mean of a few independent samples, with Student's interval."""
+        samples = np.asarray(samples, float)
+        width = stats.t(len(samples) - 1).ppf((1 + confidence) / 2) * samples.std(ddof=1) / math.sqrt(len(samples))
+        return cls(float(samples.mean()), float(samples.mean() - width), float(samples.mean() + width))
 
     @classmethod
     def worst(cls, values, target: float = 1.0, numerical_error: float = 0.0) -> "Estimate":

@@ -85,6 +85,14 @@ class Measurement:
         """The mean over the settings of measured / exact, at each length (over the control's curve if untilted)."""
         return average((self.untilted if untilted else self.ratios)[quantity])
 
+    def titled(self, window: tuple[float, float]) -> pd.DataFrame:
+        """The table with a column ``title``: the quantity and the mean slope of its measured errors in the window."""
+        inside = self.table["length"].between(*window)
+        logs = np.log(self.table[inside].set_index(["quantity", "setting"])[["length", "measured"]])
+        slopes = logs.groupby(["quantity", "setting"]).apply(lambda x: np.polyfit(x["length"], x["measured"], 1)[0])
+        titles = {q: f"{q}: slope {slope:.2f}" for q, slope in slopes.groupby("quantity").mean().items()}
+        return self.table.assign(title=self.table["quantity"].map(titles))
+
     def slope_gaps(self, window: tuple[float, float]) -> Curve:
         """Measured less exact slope over the window, the settings' mean, for each quantity."""
         return join([average([r.slope(self.lengths, window) for r in self.ratios[q]]) for q in QUANTITIES])
@@ -125,25 +133,37 @@ def general_constant(dim: int, s: float, length: int, n_prompts: int, seed: int)
     return curve / constant, curve / float(sharp_constant(gamma, query, U, V))
 
 
-def query_average(coupling: float, dim: int, inflation: float, lengths: list[int], budget: int, most: int, seed: int):
+def query_averages(inflations: dict[float, float], dim: int, lengths: list[int], budget: int, seed: int):
     """The error averaged over queries, from prompts with a query each, against the exact average.
 
-    Queries are drawn from the query law inflated by ``inflation`` in variance and weighted back, so that the rare
-    queries that dominate the average are met; 1 is plain sampling. Returns a table and the curve measured / exact.
+    Args:
+        inflations: for each coupling, the factor by which the variance of the queries is inflated; they are weighted
+            back, so that the rare queries that dominate the average are met. A factor of 1 is plain sampling.
+        dim, lengths: of isotropic tokens and queries. budget: random numbers a length.
+
+    Returns:
+        A tidy table, the curve measured / exact of all couplings joined, and the same over the exact average at a
+        coupling of 0.5, the control.
     """
     gamma, V = np.eye(dim), np.eye(dim)
-    U = np.sqrt(coupling) * np.eye(dim)
-    exact, samples = mean_output_error(gamma, gamma, U, V, lengths).value, []
-    for length in lengths:
-        rng = stream(seed, "average", int(1000 * coupling), length)
-        queries = np.sqrt(inflation) * rng.standard_normal((affordable_prompts(length, dim, budget, most), dim))
-        log_weights = (dim * np.log(inflation) - (queries**2).sum(1) * (1 - 1 / inflation)) / 2
-        errors = prompt_errors(Gaussian(np.zeros(dim), gamma), queries, U, V, length, len(queries), rng)[:, 0]
-        samples.append(np.exp(log_weights) * errors)
-    curve = Curve.from_samples(samples, stream(seed, "average", "bootstrap"))
-    low, high = curve.simultaneous()
-    columns = {"coupling": f"λ = {coupling:g}", "length": lengths, "measured": curve.mean, "low": low, "high": high}
-    return pd.DataFrame(columns | {"exact": exact}), curve / exact
+    tables, ratios, wrong = [], [], []
+    for coupling, inflation in inflations.items():
+        U, samples = np.sqrt(coupling) * np.eye(dim), []
+        for length in lengths:
+            rng = stream(seed, "average", f"{coupling:g}", length)
+            count = affordable_prompts(length, dim, budget, most=400_000)
+            queries = np.sqrt(inflation) * rng.standard_normal((count, dim))
+            log_weights = (dim * np.log(inflation) - (queries**2).sum(1) * (1 - 1 / inflation)) / 2
+            errors = prompt_errors(Gaussian(np.zeros(dim), gamma), queries, U, V, length, count, rng)[:, 0]
+            samples.append(np.exp(log_weights) * errors)
+        curve = Curve.from_samples(samples, stream(seed, "average", f"{coupling:g}", "bootstrap"))
+        exact = mean_output_error(gamma, gamma, U, V, lengths).value
+        low, high = curve.simultaneous()
+        columns = {"length": lengths, "measured": curve.mean, "low": low, "high": high, "exact": exact}
+        tables.append(pd.DataFrame({"coupling": f"λ = {coupling:g}"} | columns))
+        ratios.append(curve / exact)
+        wrong.append(curve / mean_output_error(gamma, gamma, np.sqrt(0.5) * np.eye(dim), V, lengths).value)
+    return pd.concat(tables, ignore_index=True), join(ratios), join(wrong)
 
 
 def rate_atlas(couplings: list[float], lengths: list[float]) -> pd.DataFrame:
@@ -215,6 +235,17 @@ def freezing(deviations: list[float], exponents: list[float]) -> pd.DataFrame:
     columns = {"s": s, "length": length, "exponent": x, "participation": w.participation}
     columns |= {"frozen": np.maximum(0, 1 - np.sqrt(2 * x)), "reached": length * w.participation * np.exp(-(s**2))}
     return pd.DataFrame(columns)
+
+
+def two_thresholds(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of :func:`freezing` with its two quantities one below the other, for a figure."""
+    name = table["s"].map("s = {:g}".format)
+    thaw = {"what": "participation y", "value": table["participation"], "limit": table["frozen"]}
+    law = {"what": "L y / exp(s²)", "value": table["reached"], "limit": (table["exponent"] > 1.5).astype(float)}
+    parts = [table[["s", "exponent"]].assign(name=name, **columns) for columns in (thaw, law)]
+    return pd.concat(parts, ignore_index=True).sort_values(
+        ["what", "s", "exponent"], kind="stable", ascending=[False, True, True]
+    )
 
 
 def onset_of_the_law(deviations: list[float]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 WIDTH = 9.0  # inches: the width of a page
 THEORY = "black"
@@ -84,7 +85,7 @@ def curves(
     figure, axes = panels(len(groups), height=height, sharey=sharey)
     for axis, (title, group) in zip(axes, groups, strict=True):
         if window:
-            axis.axvspan(*window, color="0.5", alpha=0.12, lw=0)
+            axis.axvspan(max(window[0], table[x].min()), min(window[1], table[x].max()), color="0.5", alpha=0.12, lw=0)
         for name, rows in group.groupby(line, sort=False):
             if theory:
                 axis.plot(rows[x], rows[theory], color=THEORY if measured else colors[name], lw=1.2, zorder=2)
@@ -93,38 +94,72 @@ def curves(
             if band:
                 axis.fill_between(rows[x], rows[band[0]], rows[band[1]], color=colors[name], alpha=0.3, lw=0)
         if reference:
-            rows = group.drop_duplicates(x)
+            rows = group.drop_duplicates(x).sort_values(x)
             axis.plot(rows[x], rows[reference], "--", color=THEORY, lw=1.4, zorder=4)
         axis.set(xscale=scale[0], yscale=scale[1], title=title, xlabel=labels[0])
+        _plain_ticks(axis, table[x])
     axes[0].set_ylabel(labels[1])
-    for axis in axes[:: max(1, len(axes) // 2)] if len(axes) > 3 else ():
-        axis.set_ylabel(labels[1])
+    if len(axes) > 3:
+        axes[len(axes) // 2].set_ylabel(labels[1])
     name_lines(axes[-1], groups[-1][1], x, measured or theory, line, colors, notes or {})
     return figure
 
 
 def name_lines(axis, table, x: str, y: str, line: str, colors: dict, notes: dict[str, str]) -> None:
-    """Write each line's name at its right end, in its color, moved apart where names would overlap."""
-    ends = [(name, rows[x].iloc[-1], rows[y].iloc[-1]) for name, rows in table.groupby(line, sort=False)]
-    axis.figure.canvas.draw()
-    to_pixels, size = axis.transData, 12.5 * axis.figure.dpi / 72
-    right = axis.transAxes.transform((1.0, 0))[0] + 6
-    placed: list[float] = []
-    for name, px, py in sorted(((n, *to_pixels.transform((a, b))) for n, a, b in ends), key=lambda item: item[2]):
-        height = py if not placed else max(py, placed[-1] + size)
-        placed.append(height)
+    """Write each line's name to the right of the axis at the height of its end, moved apart where names would overlap.
+
+    Heights are fractions of the axis, so that they hold at every resolution.
+    """
+    axis.autoscale_view()
+    to_fraction = (axis.transData - axis.transAxes).transform
+    ends = []
+    for name, rows in table.groupby(line, sort=False):
+        shown = rows[np.isfinite(rows[y]) & ((rows[y] > 0) | (axis.get_yscale() != "log"))]
+        end = np.clip(to_fraction((shown[x].iloc[-1], shown[y].iloc[-1])), 0, 1) if len(shown) else (1.0, 0.0)
+        ends.append((name, *end))
+    rows = axis.get_subplotspec().get_gridspec().nrows
+    gap = 13 / (72 * axis.figure.get_figheight() / rows * 0.7)  # of a line of text
+    lowest = 0.0
+    for rank, (name, px, py) in enumerate(sorted(ends, key=lambda item: item[2])):
+        room = 1.0 - gap * (len(ends) - 1 - rank)  # leave space for the names above
+        lowest = max(min(py, room), lowest)
         note = notes.get(str(name), "")
         axis.annotate(
             f"{name}{'  ' + note if note else ''}",
             (px, py),
-            xytext=(right, height),
-            textcoords="figure pixels",
+            xycoords="axes fraction",
+            xytext=(1.04, lowest),
+            textcoords="axes fraction",
             color=colors[name],
             va="center",
             fontsize=9.5,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colors[name], "lw": 0.6, "alpha": 0.6},
+            arrowprops={"arrowstyle": "-", "color": colors[name], "lw": 0.6, "alpha": 0.5, "shrinkA": 0, "shrinkB": 0},
         )
+        lowest += gap
+
+
+def _plain_ticks(axis, abscissas) -> None:
+    """Numbers that people read: 1000 and not 10^3, and whole numbers where the abscissas are whole."""
+    for side in (axis.xaxis, axis.yaxis):
+        low, high = sorted(side.get_view_interval())
+        if side.get_scale() != "log" or low <= 0:
+            continue
+        side.set_major_formatter(FuncFormatter(_number))
+        if len(axis.figure.axes) > 2 and side is axis.xaxis:  # narrow panels
+            side.set_major_locator(LogLocator(numticks=4))
+        if high / low < 100:  # few powers of ten: name 2 and 5 as well
+            side.set_minor_locator(LogLocator(subs=(2, 5)))
+            side.set_minor_formatter(FuncFormatter(_number))
+        else:
+            side.set_minor_formatter(NullFormatter())
+    if axis.get_xscale() == "linear" and pd.api.types.is_integer_dtype(abscissas):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _number(value: float, _position=None) -> str:
+    power = round(np.log10(value)) if value > 0 else 0
+    return f"{value:,g}" if value <= 0 or 1e-3 <= value < 1e5 else f"$10^{{{power}}}$"
 
 
 def palette(n: int) -> Sequence:

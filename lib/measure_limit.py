@@ -163,6 +163,11 @@ def layers(dim: int, coupling: float, depth: int, length: int, replicates: int, 
     return pd.DataFrame(rows)
 
 
+def stack(by_coupling: dict[float, pd.DataFrame]) -> pd.DataFrame:
+    """Several tables of :func:`layers` as one."""
+    return pd.concat([rows.assign(coupling=f"coupling {c:g}") for c, rows in by_coupling.items()], ignore_index=True)
+
+
 def _self_attention(x: np.ndarray, U, V) -> np.ndarray:
     """Softmax attention of every token on all of them, a block of queries at a time."""
     block = max(1, 4 * BLOCK_NUMBERS // len(x))

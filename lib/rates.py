@@ -73,6 +73,10 @@ class Curve:
         """The curve relative to an exact one."""
         return Curve(self.mean / exact, self.resampled / exact)
 
+    def shifted(self, by: float) -> "Curve":
+        """The curve plus a constant."""
+        return Curve(self.mean + by, self.resampled + by)
+
     def simultaneous(self) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends, at every point, of a band that holds the whole curve with 95 % confidence.
 

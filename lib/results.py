@@ -45,6 +45,25 @@ class Results:
         self.claims.extend(claims)
         return Claims(list(claims))
 
+    def judge(self, claim_id: str, measured, control) -> Claim:
+        """Judge a declared claim by an estimate, or by a curve, which must lie in the band as a whole.
+
+        Args:
+            claim_id: as declared.
+            measured, control: each an :class:`~lib.claims.Estimate`, or anything with an ``estimate(band)``.
+
+        Returns:
+            The claim, whose display is the verdict.
+        """
+        claim = Claims(self.claims)[claim_id]
+        measured, control = (x.estimate(claim.band) if hasattr(x, "estimate") else x for x in (measured, control))
+        return claim.verdict(measured, control)
+
+    def verdicts(self, *claim_ids: str) -> None:
+        """Display several claims, judged, in one cell."""
+        for claim_id in claim_ids:
+            display(Claims(self.claims)[claim_id])
+
     def figure(self, figure: plt.Figure, name: str, caption: str, alt: str) -> None:
         """Show a figure with its caption (the message first) and its text alternative; save PNG and PDF."""
         png = io.BytesIO()
