@@ -35,6 +35,25 @@ class Average:
     numerical_error: np.ndarray
 
 
+@dataclass(frozen=True)
+class Inversion:
+    """Inverse Laplace transform by a sum along a contour: ``E[h(xi); s] = sum_t Im( weights E_t[h] )``.
+
+    ``E_t`` is the moment of the complex Gaussian N(0, diag(variances_t)) in the eigenbasis of M. A factor ``u`` under
+    the sum is minus the derivative of the density of x = s^2 by x: by parts, the average of ``f'(s^2) h`` is the
+    integral over s of ``f(s^2) sum_t Im( u weights E_t[h] )``.
+
+    Attributes:
+        points: u on the contour, shape (n, t).
+        weights: transform, contour element and dx/ds, shape (n, t).
+        variances: 1 / (1 - 2 u lambda_i), shape (n, t, d).
+    """
+
+    points: np.ndarray
+    weights: np.ndarray
+    variances: np.ndarray
+
+
 class ScoreLaw:
     """The law of ``s = sqrt(xi^T M xi)``, xi standard normal in R^d.
 
@@ -43,10 +62,11 @@ class ScoreLaw:
 
     Attributes:
         coupling: the largest eigenvalue of M; the tail of s^2 is exp(-s^2 / (2 coupling)).
+        basis: eigenvectors of M, one a column, in which :meth:`inversion` gives its moments.
     """
 
     def __init__(self, matrix: np.ndarray):
-        eigenvalues, self._basis = np.linalg.eigh((matrix + matrix.T) / 2)
+        eigenvalues, self.basis = np.linalg.eigh((matrix + matrix.T) / 2)
         self.coupling = float(eigenvalues[-1])
         if not self.coupling > 0:
             raise ValueError("the law of the scores needs a matrix M that is not zero")
@@ -64,21 +84,33 @@ class ScoreLaw:
 
         Cost: about 80 n d operations; times d^2 with two forms and d^3 with three.
         """
-        forms = [self._basis.T @ form @ self._basis for form in forms]
+        forms = [self.basis.T @ form @ self.basis for form in forms]
         return np.concatenate([self._density(part, forms) for part in np.array_split(s, 1 + len(s) // 64)])
 
-    def _density(self, s: np.ndarray, forms: list[np.ndarray]) -> np.ndarray:
-        x = s**2
-        contour, derivative = self._contour(x)
-        variances = 1 / (1 - 2 * self._eigenvalues * contour[..., None])  # of the complex Gaussian, (n, t, d)
-        log_transform = np.log(variances).sum(-1) / 2 - contour * x[:, None]
-        integrand = np.exp(log_transform) * derivative * _moments(variances, forms)
-        # The two halves of the contour are complex conjugates; dx = 2 s ds.
-        half = integrand.imag[:, 1:].sum(1) + integrand.imag[:, 0] / 2
-        return 2 * s * half * CONTOUR_STEP / np.pi
+    def inversion(self, s: np.ndarray, step: float = CONTOUR_STEP, end: float = CONTOUR_END) -> Inversion:
+        """The rule that inverts the Laplace transform at each s, for E[h(xi); s] with any even polynomial h.
 
-    def _contour(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Points u(t) = u* + i sigma t + a t^2 and u'(t), t >= 0, for each x: tangent to steepest descent."""
+        Args:
+            s: positive, shape (n,).
+            step, end: of the contour's parameter; 0.2 and 8.5 give 1e-11 in two thirds of the time.
+
+        Cost: about (end / step) n d operations, and as many complex numbers in memory.
+        """
+        x = s**2
+        points, derivative = self._contour(x, np.arange(0, end, step))
+        variances = 1 / (1 - 2 * self._eigenvalues * points[..., None])
+        # The two halves of the contour are complex conjugates; dx = 2 s ds.
+        element = derivative * (2 * s[:, None] * step / np.pi)
+        element[:, 0] /= 2
+        log_transform = np.log(variances).sum(-1) / 2 - points * x[:, None]
+        return Inversion(points, element * np.exp(log_transform), variances)
+
+    def _density(self, s: np.ndarray, forms: list[np.ndarray]) -> np.ndarray:
+        rule = self.inversion(s)
+        return (rule.weights * _moments(rule.variances, forms)).imag.sum(1)
+
+    def _contour(self, x: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Points u(t) = u* + i sigma t + a t^2 and u'(t) for each x: tangent to steepest descent."""
         eigenvalues = self._eigenvalues[self._eigenvalues > 0]
         # 1/K' is concave and decreasing (K the log of the transform), so Newton's method on 1/K'(u) = 1/x
         # descends to the saddle point without a safeguard from the bound that keeps only the largest eigenvalue.
@@ -93,7 +125,6 @@ class ScoreLaw:
         c = eigenvalues / (1 - 2 * eigenvalues * u[:, None])
         second, third = 2 * (c**2).sum(1), 8 * (c**3).sum(1)
         sigma, bend = (1 / np.sqrt(second))[:, None], (third / (6 * second**2))[:, None]
-        t = np.arange(0, CONTOUR_END, CONTOUR_STEP)
         return u[:, None] + 1j * sigma * t + bend * t**2, 1j * sigma + 2 * bend * t
 
     def _panels(self, s_end: float, n_panels: int) -> np.ndarray:
