@@ -21,17 +21,29 @@ INCONCLUSIVE), or a result drifted from the reference; 2 bad usage or parameters
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    class Help(argparse.RawDescriptionHelpFormatter):
-        def __init__(self, prog):
-            super().__init__(prog, max_help_position=26, width=110)
+class Parser(argparse.ArgumentParser):
+    """argparse with one line for an error."""
 
-    top = argparse.ArgumentParser(
+    def error(self, message: str):
+        options = [word for action in self._actions for word in action.option_strings]
+        unknown, _, words = message.partition("unrecognized arguments: ")
+        self.exit(2, f"run_all.py: {message}{suggest(words.split()[0], options) if not unknown else ''}\n")
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=26, width=110)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser(
         usage="run_all.py [options]", description=__doc__, epilog=EPILOG, formatter_class=Help, allow_abbrev=False
     )
     what = top.add_argument_group("what to run")
     what.add_argument("--preset", choices=params.PRESETS, help="full resolution (the default), or a check in seconds")
-    what.add_argument("--only", nargs="+", default=[], metavar="NN", help="these notebooks, by number or name")
+    what.add_argument(
+        "--only", nargs="+", action="extend", default=[], metavar="NN", help="these notebooks, by number or name"
+    )
     what.add_argument(
         "--params",
         action="append",
@@ -95,17 +107,16 @@ def plan(args: argparse.Namespace, before: dict | None, preset: str) -> list[par
     return params.plan(ROOT, preset, before["notebooks"], recorded=recorded)
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+def command(args: argparse.Namespace) -> int:
     root = args.output_root.resolve()
     if args.accept:
         run = find_run(args.accept, root)
         session.accept(run, [path.stem for path in params.select(ROOT)], root / "reference")
         print(f"{run.name} is now the reference")
         return 0
-    if args.compare and len(args.compare) > 2:
-        raise params.UsageError("--compare: at most two runs")
     others = [find_run(word, root) for word in args.compare or []]
+    if len(others) > 2:
+        raise params.UsageError("--compare: at most two runs")
     if len(others) == 2:
         rows, remarks = compare.compare(*others)
         print(report.comparison(rows, remarks, others[1].name))
@@ -115,12 +126,13 @@ def main(argv: list[str] | None = None) -> int:
         if args.preset or args.only or args.params or args.set:
             raise params.UsageError("--resume: goes with none of --preset --only --params --set; it repeats the run")
         args.resume = find_run(args.resume, root)
+        if args.resume.name == "reference":
+            raise params.UsageError("--resume: the reference is not resumed; make a new run and --accept it")
         before = record.read_json(args.resume / "run.json")
     preset = before["preset"] if before else args.preset or "paper"
     args.only = [args.describe] if args.describe else args.only
     tasks = plan(args, before, preset)
     seconds = record.durations(root, preset)
-    jobs = args.jobs or execute.cores()
     if args.describe:
         print(report.parameters(tasks[0]))
     elif args.list:
@@ -129,18 +141,33 @@ def main(argv: list[str] | None = None) -> int:
         print(f"in order: {len(tasks)} notebooks with the {preset} preset")
     else:
         folder = args.resume or record.new_folder(root, preset, datetime.now())
-        print(f"{len(tasks)} notebooks, {preset} preset, {report.estimate(tasks, seconds, jobs)}: {folder}", flush=True)
         with record.locked(folder):
             base = others[0] if others else None
-            return session.run(ROOT, folder, preset, tasks, seconds, base, jobs, args.timeout, args.cell_timeout)
+            return session.run(
+                ROOT,
+                folder,
+                preset,
+                tasks,
+                seconds,
+                base,
+                args.jobs or execute.cores(),
+                args.timeout,
+                args.cell_timeout,
+            )
     return 0
 
 
-if __name__ == "__main__":
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
     try:
-        sys.exit(main())
+        return command(args)
     except params.UsageError as error:
         print(*error.lines, sep="\n", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        sys.exit(f"run_all.py: {error}")
+        return 2
+    except OSError as error:  # a full disk, a folder that cannot be written
+        print(f"run_all.py: {error.strerror}: {error.filename}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -166,7 +166,7 @@ def _adapter(annotation: str) -> TypeAdapter:
     except NameError as error:
         raise ParameterError(f"unknown type {annotation!r}{suggest(error.name, domains.__all__)}") from None
     except Exception as error:
-        raise ParameterError(f"{annotation!r} is not a type: {error}") from None
+        raise ParameterError(f"{annotation!r} is not a type: {str(error).splitlines()[0]}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Collections of tiny notebooks, made by code, for the tests of the runner."""
 
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import shutil
@@ -77,6 +80,24 @@ class Collection:
 
     def run(self, *arguments) -> subprocess.CompletedProcess:
         return subprocess.run(**self.command(*arguments), capture_output=True, timeout=300)
+
+    def check(self, *arguments) -> tuple[int, str, str]:
+        """The same in this process, for what starts no kernel. Returns the exit code, stdout and stderr."""
+        spec = importlib.util.spec_from_file_location("run_all_under_test", self.root / "run_all.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                code = module.main([str(argument) for argument in arguments])
+            except SystemExit as exit:
+                code = exit.code
+        return code, out.getvalue(), err.getvalue()
+
+    def params(self, name: str, text: str, preset: str = "paper") -> Path:
+        """Write the parameters file of a notebook."""
+        path = self.root / f"params/{preset}/{name}.yaml"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
 
     @property
     def runs(self) -> list[Path]:

@@ -60,10 +60,10 @@ class Child:
         if self.job["execute"]:
             outcome = self.execute(target)
             left = sweep(self.job["token"], patience=1)
-            keep_notebook(target, outcome, self.cell)
             self.emit(outcome=outcome)
             if left:
                 self.emit(warning=f"it left {left} running process(es), which have been ended")
+            keep_notebook(target, outcome, self.cell)
         self.executed = True
         try:
             for warning in pages.export(target):
@@ -130,7 +130,7 @@ class Child:
         outputs = self.client.nb.cells[self.cell].outputs if self.cell is not None else []
         texts = ["\n".join(out.traceback) if "traceback" in out else out.get("text", "") for out in outputs]
         plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(texts))
-        return [line for line in plain.splitlines() if line.strip()][-lines:]
+        return [line[:200] for line in plain.splitlines() if line.strip()][-lines:]
 
 
 def diagnose(problem: Exception | None, client: Client | None, stopping: str, job: dict) -> tuple[str, str]:
@@ -164,20 +164,24 @@ def partial(notebook: Path) -> Path:
 
 
 def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
-    """Give the notebook its final name, with a note at the top and above the cell if it did not finish."""
+    """Give the notebook its final name, with a note at the top and above the cell if it did not finish.
+
+    Half a notebook, as a full disk leaves it, is no notebook and goes.
+    """
     written = partial(target)
-    if not written.exists():
-        return
-    if outcome["status"] != "ok":
-        notebook = nbformat.read(written, as_version=4)
-        text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
-        if cell is not None:
-            here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
-            notebook.cells.insert(cell, here)
-            text += "\n\n[Go to the cell](#stopped-here)"
-        notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
-        nbformat.write(notebook, written)
-    written.replace(target)
+    try:
+        if outcome["status"] != "ok":
+            notebook = nbformat.read(written, as_version=4)
+            text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
+            if cell is not None:
+                here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
+                notebook.cells.insert(cell, here)
+                text += "\n\n[Go to the cell](#stopped-here)"
+            notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
+            nbformat.write(notebook, written)
+        written.replace(target)
+    except (OSError, ValueError):
+        written.unlink(missing_ok=True)
 
 
 def sweep(token: str, patience: float = 0) -> int:

@@ -21,6 +21,7 @@ TEXT_LIMIT = 200_000  # characters of printed text kept of a cell
 OUTPUT_LIMIT = 20_000_000  # characters of all output kept of a cell, images included
 OUTPUT_COUNT = 1_000  # outputs kept of a cell
 CUT = "\n[... cut here: too much output ...]\n"
+OVERFULL = new_output("display_data", {"text/plain": CUT})
 
 
 class StoppedEarlyError(Exception):
@@ -38,6 +39,7 @@ class Client(PapermillNotebookClient):
     """Papermill's client, made strict."""
 
     exit_code: int | None = None  # of a kernel that died
+    kept = 0  # characters of output of the current cell
 
     def papermill_execute_cells(self):
         for index, cell in enumerate(self.nb.cells):
@@ -61,14 +63,15 @@ class Client(PapermillNotebookClient):
 
     def output(self, outs, msg, display_id, cell_index):
         kind, content = msg["msg_type"], msg["content"]
-        last = outs[-1] if outs else {}
-        if kind == "stream" and last.get("name") == content["name"] and not self.clear_before_next_output:
-            last["text"] = bounded(last["text"], content["text"])
+        if self.clear_before_next_output or not outs:
+            self.kept = 0
+        elif kind == "stream" and outs[-1].get("name") == content["name"]:
+            outs[-1]["text"] = bounded(outs[-1]["text"], content["text"])
             return None
-        sizes = [len(str(out)) for out in [*outs, content]]
-        if kind != "error" and (len(sizes) > OUTPUT_COUNT or sum(sizes) > OUTPUT_LIMIT):
-            if last.get("text") != CUT:
-                outs.append(new_output("stream", name="stderr", text=CUT))
+        self.kept += len(str(content))
+        if kind != "error" and (len(outs) >= OUTPUT_COUNT or self.kept > OUTPUT_LIMIT):
+            if outs[-1:] != [OVERFULL]:
+                outs.append(OVERFULL)
             return None
         if kind == "stream":
             content["text"] = bounded("", content["text"])

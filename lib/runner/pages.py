@@ -10,6 +10,8 @@ from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
+from .record import write_text
+
 STYLE = Path(__file__).with_name("style.css")
 TEMPLATE = """
 {%- extends 'lab/base.html.j2' -%}
@@ -60,10 +62,7 @@ def export(notebook: Path) -> list[str]:
         table.wrap(
             soup.new_tag("div", attrs={"class": "wide", "tabindex": "0", "role": "region", "aria-label": "table"})
         )
-    target = notebook.with_suffix(".html")
-    partial = target.with_suffix(".partial")
-    partial.write_text(str(soup), encoding="utf-8")
-    partial.replace(target)
+    write_text(notebook.with_suffix(".html"), str(soup))
     odd = {code.get_text() for code in soup.select("code.latex")}
     return [f"formula not understood: {latex}" for latex in sorted(odd)]
 

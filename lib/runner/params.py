@@ -152,7 +152,7 @@ def read_mapping(path: Path, where: str) -> dict[str, Any]:
 def preset_sources(root: Path, preset: str, names: list[str]) -> list[Source]:
     """The preset's files of some notebooks; a file without its notebook is an error, and the reverse."""
     folder = root / "params" / preset
-    stems = [path.stem for path in root.glob("notebooks/*.ipynb")]
+    stems = sorted(path.stem for path in root.glob("notebooks/*.ipynb"))
     stray = [p.name for p in sorted(folder.glob("*.y*ml")) if p.suffix != ".yaml" or p.stem not in stems]
     if stray:
         raise UsageError(*(f"params/{preset}/{name}: no notebook{suggest(Path(name).stem, stems)}" for name in stray))
@@ -240,7 +240,7 @@ def plan(
         except UsageError as error:
             mistakes += error.lines
     if mistakes:
-        raise UsageError(*mistakes)
+        raise UsageError(*dict.fromkeys(mistakes))
     return tasks
 
 

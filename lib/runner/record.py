@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
@@ -100,22 +101,25 @@ def write_json(path: Path, content: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write all or nothing."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def new_folder(root: Path, preset: str, now: datetime) -> Path:
     """A folder for a run that no other run has, however close in time."""
     name = f"{now:%Y-%m-%d_%H%M%S}_{preset}"
-    for attempt in range(1, 1000):
+    for attempt in itertools.count(1):
         folder = root / (name if attempt == 1 else f"{name}_{attempt}")
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:
-            if not root.is_dir():
-                raise
-    raise FileExistsError(f"{root / name}: 1000 runs in one second")
+        except OSError as error:
+            if not folder.is_dir():
+                raise UsageError(f"--output-root {root}: cannot be written: {error.strerror.lower()}") from None
 
 
 def prepare(task: Task, folder: Path) -> None:

@@ -24,16 +24,15 @@ def interval(ends: tuple[float | None, float | None]) -> str:
     return f"[{number(ends[0])}, {number(ends[1])}]"
 
 
-def estimate(tasks: list[Task], seconds: dict[str, float], workers: int) -> str:
-    """How long the notebooks will take, from how long they took: longest first, each to the first free worker."""
-    known = sorted((seconds[task.name] for task in tasks if task.name in seconds), reverse=True)
-    if not known:
-        return "unknown (none has run here before)"
+def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
+    """How long notebooks will take, from how long they took: longest first, each to the first free worker."""
+    unknown = sum(name not in seconds for name in names)
     free = [0.0] * workers
-    for duration in known:
+    for duration in sorted((seconds[name] for name in names if name in seconds), reverse=True):
         free[free.index(min(free))] += duration
-    unknown = len(tasks) - len(known)
-    return f"about {clock(max(free))}" + (f", and {unknown} notebook(s) of unknown duration" if unknown else "")
+    if unknown:
+        return f"time unknown for {unknown} of them" + (f", {clock(max(free))} for the rest" if any(free) else "")
+    return f"about {clock(max(free))}"
 
 
 def listing(tasks: list[Task], seconds: dict[str, float]) -> str:

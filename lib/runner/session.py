@@ -44,6 +44,7 @@ def run(
     marks = {task.name: fingerprint(task, about) for task in tasks}
     notebooks: dict[str, Any] = {}
     jobs = []
+    print(f"run {folder.name}")
     progress = report.Progress([task.name for task in tasks])
     for task in tasks:
         place = folder / task.name
@@ -94,6 +95,8 @@ def run(
             entry["warnings"] = outcome["warnings"]
         progress(job.name, entry["status"] + (f": {entry['error']}" if entry["error"] else ""))
 
+    names = [job.name for job in jobs if job.execute]
+    print(f"{len(names)} notebooks, {preset} preset: {report.estimate(names, seconds, workers)}", flush=True)
     jobs.sort(key=lambda job: -seconds.get(job.name, 1e9))
     signal = supervise(
         jobs,
