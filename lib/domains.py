@@ -26,6 +26,7 @@ __all__ = [
     "LearningRate",
     "LongPromptLength",
     "NoiseStd",
+    "PositiveReal",
     "PromptLength",
     "QuietScore",
     "ScoreDeviation",
@@ -71,6 +72,7 @@ Tolerance = Annotated[Real, Field(gt=0, lt=1, description="relative tolerance, i
 Correlation = Annotated[Real, Field(gt=-1, lt=1, description="correlation, in (-1, 1)")]
 NoiseStd = Annotated[Real, Field(ge=0, le=1e3, description="standard deviation of the label noise, from 0")]
 Variance = Annotated[Real, Field(gt=0, le=1e6, description="a variance, positive")]
+PositiveReal = Annotated[Real, Field(gt=0, le=1e6, description="a positive number")]
 LearningRate = Annotated[Real, Field(gt=0, le=10, description="step size of gradient descent, positive")]
 FlowTime = Annotated[Real, Field(gt=0, le=1e9, description="flow time = learning rate x steps, positive")]
 Device = Literal["auto", "cpu", "cuda"]
