@@ -5,6 +5,11 @@ r"""Population gradient flows of in-context regression, as deterministic differe
 for the exact risk R of softmax attention at a prompt length, of linear attention, or of the infinite-prompt limit. No
 prompt is sampled. In the limit and for linear attention the risk depends on b A alone, and the imbalance |A|_F^2 - b^2
 is conserved; for softmax at a finite prompt length it is not.
+
+A head trained through all of U and V moves in the same way once it is in block form. Through four matrices,
+U = K' Q / sqrt(d + 1) and O V, it descends in another metric, which for balanced factors depends on the head alone:
+
+    A' = -[ (A A')^{1/2} dR/dA + dR/dA (A' A)^{1/2} ] / sqrt(d + 1),      b' = -2 |b| dR/db.
 """
 
 from dataclasses import dataclass
@@ -52,6 +57,7 @@ def gradient_flow(
     length: float | None = None,
     times=None,
     gradient_tolerance: float = 0.0,
+    factored: bool = False,
     rtol: float | None = None,
 ) -> Flow:
     """Follow the gradient flow of a risk from a head until the horizon, or until the gradient is small.
@@ -65,6 +71,7 @@ def gradient_flow(
         times: where to record, increasing in [0, T], shape (n,). If omitted, steps of the integrator, each at least a
             tenth later than the last, and the end.
         gradient_tolerance: stop when the norm of the gradient is below it.
+        factored: through the four matrices of :func:`lib.training.factored_start`, balanced.
         rtol: of the integrator (and a hundredth of it is its absolute tolerance). 1e-6 for softmax and 1e-12 for the
             others if omitted; their conserved quantity is then kept to 1e-9.
 
@@ -84,6 +91,12 @@ def gradient_flow(
     def gradient(state):
         return coordinates.pack(problem.risk_and_gradient(attention, *coordinates.head(state), length)[1])
 
+    def velocity(_, state):
+        if not factored:
+            return -gradient(state)
+        head = coordinates.head(state)
+        return -coordinates.pack(_through_factors(head, problem.risk_and_gradient(attention, *head, length)[1]))
+
     def small(vector):
         return np.sqrt(coordinates.multiplicity @ vector**2) < gradient_tolerance
 
@@ -92,7 +105,7 @@ def gradient_flow(
     recorded = [(0.0, state)] if times is None or stopped or 0 in times else []
     if horizon > 0 and not stopped:
         rtol = rtol or (1e-6 if attention == "softmax" else 1e-12)
-        solver = LSODA(lambda _, state: -gradient(state), 0.0, state, horizon, rtol=rtol, atol=rtol / 100)
+        solver = LSODA(velocity, 0.0, state, horizon, rtol=rtol, atol=rtol / 100)
         while solver.status == "running" and not stopped:
             before = solver.y.copy()
             if (message := solver.step()) or solver.status == "failed":
@@ -109,6 +122,12 @@ def gradient_flow(
         if (stopped or times is None) and (not recorded or recorded[-1][0] < solver.t):
             recorded.append((solver.t, solver.y.copy()))
     return _evaluated(problem, attention, length, recorded, coordinates, stopped)
+
+
+def _through_factors(head: Head, gradient: Head) -> Head:
+    left, values, right = np.linalg.svd(head.A)
+    before, after = (left * values) @ left.T, (right.T * values) @ right  # (A A')^{1/2}, (A' A)^{1/2}
+    return Head((before @ gradient.A + gradient.A @ after) / np.sqrt(len(before) + 1), 2 * abs(head.b) * gradient.b)
 
 
 def _checked_times(times, horizon: float, gradient_tolerance: float) -> np.ndarray | None:

@@ -84,7 +84,7 @@ class _QueryAverage:
         twice = (b**2 * (self.y_variance - np.trace(self.n1)) + 2 * b * np.trace(self.n2)) / L
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
-            y, W = _excess(self.lengths, s)
+            y, W = weights_excess(self.lengths, s)
             rule = self.law.inversion(s, **CONTOUR)
             weights = rule.weights * ds[:, None]
             plain = weights.imag.sum(1)
@@ -99,7 +99,7 @@ class _QueryAverage:
         from_A = b / L * S @ (np.eye(len(S)) - b * SA) @ self.Q
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
-            (y,), (W,) = (table.T for table in _excess((L,), s))
+            (y,), (W,) = (table.T for table in weights_excess((L,), s))
             rule = self.law.inversion(s, **CONTOUR)
             variances = rule.variances.reshape(-1, len(S))
             y_weights, W_weights = ((rule.weights * (f * ds)[:, None]).ravel() for f in (y, W))
@@ -132,9 +132,9 @@ class _QueryAverage:
         return self.tau * (self.b**2 * self.y_variance * mass + forms * second) / 2
 
 
-def _excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y - 1/L and W + 1/L at s, each of shape (n, n_lengths): zero at s = 0, and smooth in s^2."""
-    end = next(end for end in (6.0, 9.0, 14.0, 20.0, 30.0, LARGEST_S) if s[-1] <= end)
+def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """y - 1/L and W + 1/L at s, each of shape (n, n_lengths), for s positive: both vanish like s^2 at 0."""
+    end = next(end for end in (6.0, 9.0, 14.0, 20.0, 30.0, LARGEST_S) if s.max() <= end)
     growth, ratio = np.moveaxis(_table(lengths, end)(s), 1, 0)
     L, x = np.array(lengths), s[:, None] ** 2
     excess = np.expm1(x * growth) / L
