@@ -10,7 +10,8 @@ try:
     from lib.parameters import suggest
     from lib.runner import compare, execute, params, record, report, session
 except ImportError as error:
-    sys.exit(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`")
+    print(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`", file=sys.stderr)
+    sys.exit(2)
 
 ROOT = Path(__file__).resolve().parent
 EPILOG = """\
@@ -97,16 +98,6 @@ def find_run(word: str, root: Path) -> Path:
     raise params.UsageError(f"{word}: no such run{suggest(word, known)}")
 
 
-def plan(args: argparse.Namespace, before: dict | None, preset: str) -> list[params.Task]:
-    if before is None:
-        return params.plan(ROOT, preset, args.only, args.params, args.set)
-    recorded = [
-        params.Source(f"{args.resume}/run.json", name, entry["overrides"], args.resume / name)
-        for name, entry in before["notebooks"].items()
-    ]
-    return params.plan(ROOT, preset, before["notebooks"], recorded=recorded)
-
-
 def command(args: argparse.Namespace) -> int:
     root = args.output_root.resolve()
     if args.accept:
@@ -121,7 +112,6 @@ def command(args: argparse.Namespace) -> int:
         rows, remarks = compare.compare(*others)
         print(report.comparison(rows, remarks, others[1].name))
         return int(any(row.drifted for row in rows))
-    before = None
     if args.resume:
         if args.preset or args.only or args.params or args.set:
             raise params.UsageError("--resume: goes with none of --preset --only --params --set; it repeats the run")
@@ -129,9 +119,15 @@ def command(args: argparse.Namespace) -> int:
         if args.resume.name == "reference":
             raise params.UsageError("--resume: the reference is not resumed; make a new run and --accept it")
         before = record.read_json(args.resume / "run.json")
-    preset = before["preset"] if before else args.preset or "paper"
-    args.only = [args.describe] if args.describe else args.only
-    tasks = plan(args, before, preset)
+        preset, args.only = before["preset"], list(before["notebooks"])
+        recorded = {
+            name: params.Source(f"{args.resume.name}/run.json", entry["overrides"], args.resume / name)
+            for name, entry in before["notebooks"].items()
+        }
+    else:
+        preset, recorded = args.preset or "paper", None
+    only = [args.describe] if args.describe else args.only
+    tasks = params.plan(ROOT, preset, only, args.params, args.set, recorded)
     seconds = record.durations(root, preset)
     if args.describe:
         print(report.parameters(tasks[0]))
@@ -141,18 +137,17 @@ def command(args: argparse.Namespace) -> int:
         print(f"in order: {len(tasks)} notebooks with the {preset} preset")
     else:
         folder = args.resume or record.new_folder(root, preset, datetime.now())
-        with record.locked(folder):
-            base = others[0] if others else None
+        with record.locked(folder) as lock:
             return session.run(
                 ROOT,
                 folder,
                 preset,
                 tasks,
                 seconds,
-                base,
-                args.jobs or execute.cores(),
-                args.timeout,
-                args.cell_timeout,
+                base=others[0] if others else None,
+                workers=args.jobs or execute.cores(),
+                deadlines=(args.timeout, args.cell_timeout),
+                lock=lock,
             )
     return 0
 

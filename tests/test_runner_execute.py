@@ -30,7 +30,7 @@ FAULTS = {
     "07_quits": ["quit()", "never = 1"],
     "08_floods": ["for i in range(200_000):\n    print('a line of output that nobody reads', i)"],
     "09_progress": ["import sys\nfor i in range(100_000):\n    sys.stdout.write(f'\\r{i + 1} of 100000')\nprint()"],
-    "10_displays": ["from IPython.display import display\nfor i in range(3000):\n    display(i)\n1 / 0"],
+    "10_displays": ["from IPython.display import display\nfor i in range(1500):\n    display(i)\n1 / 0"],
     "11_background": [SPAWN],
     "12_lingers": ["import threading, time\nthreading.Thread(target=time.sleep, args=(1e6,)).start()"],
     "13_no_results": notebook("13_no_results", last="pass"),

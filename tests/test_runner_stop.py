@@ -54,9 +54,16 @@ class Interrupted:
         return [entry["status"] for entry in run["notebooks"].values()]
 
     def resume(self) -> str:
-        """Let it finish; returns what was said."""
+        """Let it finish; returns what was said. The folder stays locked until the last child has ended."""
         self.go.touch()
-        answer = self.made.run("--resume", self.made.runs[0].name)
+        answers = []
+
+        def started() -> bool:
+            answers.append(self.made.run("--resume", self.made.runs[0].name))
+            return "still going on" not in answers[-1].stderr
+
+        until(started)
+        answer = answers[-1]
         assert answer.returncode == 0, answer
         assert self.statuses() == ["ok"] * 3
         assert len(self.made.runs) == 1

@@ -1,10 +1,12 @@
 """Does it still hold: the metrics and verdicts of a run against those of another."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .record import Metric, Results, read_json, read_results
+from .record import read_json
+from .results import Metric, Results, read_results
 
 
 @dataclass(frozen=True)
@@ -54,34 +56,27 @@ def compare(run: Path, base: Path, same_parameters: bool = False) -> tuple[list[
     return sorted(rows, key=lambda row: (-row.distance, row.notebook, row.name)), remarks
 
 
-def _differences(notebook: str, now: Results, then: Results) -> list[Difference]:
-    rows = []
-    verdicts, before = ({c.id: c.verdict for c in results.claims} for results in (now, then))
+def _differences(notebook: str, now: Results, then: Results) -> Iterator[Difference]:
+    verdicts, before = ({claim.id: claim.verdict for claim in results.claims} for results in (now, then))
     for name in before | verdicts:
         pair = verdicts.get(name, "missing"), before.get(name, "new")
-        if pair[1] == "new":
-            rows.append(Difference(notebook, f"verdict of {name}", *pair, 0.0))
-        elif pair[0] != pair[1]:
-            rows.append(Difference(notebook, f"verdict of {name}", *pair, math.inf))
+        distance = 0.0 if pair[0] == pair[1] or pair[1] == "new" else math.inf
+        yield Difference(notebook, f"verdict of {name}", *pair, distance)
     for name in then.metrics | now.metrics:
-        a, b = now.metrics.get(name), then.metrics.get(name)
-        if b is None:
-            rows.append(Difference(notebook, name, _show(a), "new", 0.0))
-        else:
-            rows.append(Difference(notebook, name, _show(a), _show(b), _distance(a, b), f"± {b.tolerance:.3g}"))
-    return rows
+        pair = now.metrics.get(name), then.metrics.get(name)
+        tolerance = f"± {pair[1].tolerance or 0:.3g}" if pair[1] else ""
+        yield Difference(notebook, name, *map(_show, pair, ("missing", "new")), _distance(*pair), tolerance)
 
 
-def _distance(now: Metric | None, then: Metric) -> float:
-    if now is None or (now.value is None) != (then.value is None):
-        return math.inf
-    if now.value == then.value:
+def _distance(now: Metric | None, then: Metric | None) -> float:
+    if then is None or (now and now.value == then.value):
         return 0.0
-    off = abs(now.value - then.value)
-    return off / then.tolerance if then.tolerance else math.inf
+    if now is None or now.value is None or then.value is None:
+        return math.inf
+    return abs(now.value - then.value) / then.tolerance if then.tolerance else math.inf
 
 
-def _show(metric: Metric | None) -> str:
+def _show(metric: Metric | None, absent: str) -> str:
     if metric is None:
-        return "missing"
+        return absent
     return "not finite" if metric.value is None else f"{metric.value:.6g}"

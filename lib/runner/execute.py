@@ -44,7 +44,7 @@ class Job:
 class Running:
     """A child, what it has said so far, and when it will be killed."""
 
-    def __init__(self, job: Job, events: queue.Queue):
+    def __init__(self, job: Job, events: queue.Queue, lock: int):
         self.job, self.events = job, events
         self.outcome: dict[str, Any] | None = None
         self.warnings: list[str] = []
@@ -62,6 +62,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=(lock,),  # so that the run stays locked until its last child has ended
         )
         self.tail: deque[bytes] = deque(maxlen=4)
         self.readers = [threading.Thread(target=f, daemon=True) for f in (self._listen, self._overhear)]
@@ -108,7 +109,6 @@ class Running:
             "error": f"its process ended without a word (exit code {self.process.returncode})",
             "excerpt": [],
             "seconds": round(time.monotonic() - self.started, 3),
-            "sections": {},
         }
         if self.job.execute and not self.outcome:
             keep_notebook(self.job.folder / f"{self.job.name}.ipynb", outcome)
@@ -132,13 +132,14 @@ def environment(scratch: str) -> dict[str, str]:
 def supervise(
     jobs: Iterable[Job],
     workers: int,
+    lock: int,
     progress: Callable[[Job, dict], None],
     done: Callable[[Job, dict], None],
 ) -> int:
     """Run all jobs. Returns 0, or the number of the signal (SIGINT, SIGTERM) that stopped it.
 
     Args:
-        workers: how many at a time.
+        workers: how many at a time. lock: the handle that locks the run's folder.
         progress: told the section, the cell and the number of cells whenever a notebook reaches a new section.
         done: told how a job went; after a signal, jobs that never started are not reported.
     """
@@ -148,7 +149,7 @@ def supervise(
     try:
         while running or (waiting and not signals):
             while waiting and len(running) < workers and not signals:
-                running.add(Running(waiting.popleft(), events))
+                running.add(Running(waiting.popleft(), events, lock))
             for child in running:
                 if signals:
                     child.stop("interrupted", grace=GRACE if len(signals) == 1 else 0)

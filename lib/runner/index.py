@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from .compare import Difference
 from .pages import style, typeset
-from .record import Results, write_text
+from .record import write_text
 from .report import clock, counts, interval, number
+from .results import Results
 
 FILES = ("{}.html", "{}.ipynb", "results.json", "parameters.yaml", "timings.json", "data")
 
@@ -59,7 +60,7 @@ def write_index(
         ("drifted", f"{r.notebook[:2]} {r.name}", "#comparison", f"{r.now}, was {r.then}", []) for r in drifted
     ]
     shown = {"problems": problems, "claims": claims, "comparison": base, "figures": figures}
-    titles = {"problems": "What went wrong"}
+    titles = {"problems": "What went wrong" if run["exit_code"] else "What is undecided"}
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"math": lambda text: Markup(typeset(text)), "number": number, "interval": interval}
     environment.filters |= {"clock": clock}

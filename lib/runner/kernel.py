@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import papermill
+import zmq
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client import AsyncKernelManager
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.kernelspec import KernelSpec
 from nbclient.exceptions import CellTimeoutError
 from nbformat.v4 import new_output
 from papermill.clientwrap import PapermillNotebookClient
@@ -28,11 +29,18 @@ class StoppedEarlyError(Exception):
     """A cell ended the kernel on purpose."""
 
 
-class ThisPython(KernelSpecManager):
-    """Knows one kernel, that of this environment, whatever is or is not registered on the machine."""
+class Kernel(AsyncKernelManager):
+    """The kernel of this environment, whatever is or is not registered on the machine."""
 
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+    @property
+    def kernel_spec(self) -> KernelSpec:
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+
+    def client(self, **kwargs):
+        client = super().client(**kwargs)
+        # By default a socket drops messages when the kernel is faster than we are, the end of the cell among them.
+        client.context.setsockopt(zmq.RCVHWM, 0)
+        return client
 
 
 class Client(PapermillNotebookClient):
@@ -97,9 +105,7 @@ class Engine(NBClientEngine):
     def execute_managed_notebook(cls, nb_man, kernel_name, *, name, scratch, environment, keep, options, **_):
         nb_man.nb.metadata.papermill.update(input_path=f"{name}.ipynb", output_path=f"{name}.ipynb")
         sockets = {"transport": "ipc", "ip": f"{scratch}/k"} if os.name == "posix" else {}
-        manager = AsyncKernelManager(
-            kernel_spec_manager=ThisPython(), connection_file=f"{scratch}/kernel.json", **sockets
-        )
+        manager = Kernel(connection_file=f"{scratch}/kernel.json", **sockets)
         client = Client(nb_man, km=manager, **options)
         client.owns_km = True  # so that it shuts the kernel down
         keep(client)

@@ -79,7 +79,7 @@ def style() -> str:
 def _mathml(found: re.Match) -> str:
     latex = found["display"] or found["inline"] or found["whole"]
     plain = re.sub(r"\\(begin|end)\{aligned\}", r"\\\1{align*}", latex)  # two forms the converter does not know
-    plain = re.sub(r"\\(math[a-z]+|boldsymbol)\s*([A-Za-z0-9])(?![a-z])", r"\\\1{\2}", plain)
+    plain = re.sub(r"\\(math[a-z]+|boldsymbol)(?![a-z])\s*([A-Za-z0-9])", r"\\\1{\2}", plain)
     try:
         made = convert(plain.strip(), display="inline" if found["inline"] else "block")
     except Exception:

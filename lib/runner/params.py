@@ -25,63 +25,97 @@ class UsageError(Exception):
     """What the user must change, one line each; nothing has been started."""
 
     def __init__(self, *lines: str):
-        super().__init__("\n".join(lines))
+        super().__init__(*lines)
         self.lines = lines
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """A source notebook: its name as ``02_concentration``, its title, its parameters and a digest of its code."""
+    """A source notebook: its title, its parameters and a digest of its code."""
 
     path: Path
     title: str
     parameters: dict[str, Parameter]
     code: str
 
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
 
 @dataclass(frozen=True)
 class Source:
-    """Values for one notebook from one place; file names in them are relative to ``base``."""
+    """Values from one place; file names in them are relative to ``base``."""
 
     where: str
-    notebook: str
     values: dict[str, Any]
     base: Path
 
 
 @dataclass
 class Task:
-    """One notebook with its resolved parameters; ``files`` maps each ``inputs/<name>`` to the file it is a copy of."""
+    """One notebook with its resolved parameters.
+
+    Attributes:
+        preset: the parameters by the preset alone. overrides: what was given besides it.
+        files: for each ``inputs/<name>`` among the values, the file that it is a copy of.
+    """
 
     notebook: Notebook
     parameters: dict[str, Any]
     preset: dict[str, Any]
-    overrides: dict[str, Any]
+    overrides: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return self.notebook.name
+        return self.notebook.path.stem
+
+
+def plan(
+    root: Path,
+    preset: str,
+    only: Iterable[str] = (),
+    files: Iterable[Path] = (),
+    settings: Iterable[str] = (),
+    recorded: dict[str, Source] | None = None,
+) -> list[Task]:
+    """All that will run, or a UsageError with every mistake found in the values.
+
+    Args:
+        only: numbers or names of notebooks; none means all.
+        files: of ``--params``; the stem names the notebook, or else exactly one must be selected.
+        settings: of ``--set``, as ``[NN.]key=value``. recorded: the overrides of a run that is resumed.
+    """
+    notebooks = {path.stem: load(path) for path in select(root, only)}
+    presets = preset_sources(root, preset, list(notebooks))
+    given = {name: [recorded[name]] if recorded else [] for name in notebooks}
+    for path in files:
+        if path.stem not in notebooks and len(notebooks) != 1:
+            raise UsageError(f"--params {path}: name it after its notebook, or select one with --only")
+        name = path.stem if path.stem in notebooks else next(iter(notebooks))
+        given[name].append(Source(str(path), read_mapping(path, str(path)), path.parent))
+    for setting in settings:
+        key, value, names = read_setting(setting, notebooks)
+        for name in names:
+            base = [presets[name], *given[name]][-1].base
+            given[name].append(Source(f"--set {setting}", {key: value}, base))
+    mistakes: dict[str, None] = {}  # in order, each once
+    tasks = [resolve(notebook, presets[name], given[name], mistakes) for name, notebook in notebooks.items()]
+    if mistakes:
+        raise UsageError(*mistakes)
+    return tasks
 
 
 def select(root: Path, only: Iterable[str] = ()) -> list[Path]:
     """The notebooks to run, in order: all, or those given by number or name."""
-    paths = sorted(root.glob("notebooks/*.ipynb"))
-    odd = [path.name for path in paths if not re.fullmatch(r"\d\d_\w+", path.stem)]
+    paths = {path.stem: path for path in sorted(root.glob("notebooks/*.ipynb"))}
+    odd = [name for name in paths if not re.fullmatch(r"\d\d_\w+", name)]
     if odd or not paths:
-        raise UsageError(*(f"notebooks/{name}: must be named NN_name.ipynb" for name in odd or ["(none found)"]))
+        raise UsageError(*(f"notebooks/{name}.ipynb: must be named NN_name.ipynb" for name in odd or ["NN_name"]))
     chosen = set()
     for word in only:
-        hits = [path for path in paths if word in (path.stem, path.stem[:2])]
+        hits = [name for name in paths if word in (name, name[:2])]
         if len(hits) != 1:
-            hint = suggest(word, [path.stem for path in paths]) if not hits else "; several have this number"
-            raise UsageError(f"--only {word}: no such notebook{hint}" if not hits else f"--only {word}{hint}")
-        chosen.add(hits[0])
-    return [path for path in paths if path in chosen or not chosen]
+            raise UsageError(f"--only {word}: {len(hits) or 'no'} such notebook{suggest(word, paths)}")
+        chosen.update(hits)
+    return [path for name, path in paths.items() if name in chosen or not chosen]
 
 
 def load(path: Path) -> Notebook:
@@ -92,35 +126,34 @@ def load(path: Path) -> Notebook:
         nbformat.validate(notebook)
     except Exception as error:  # bad JSON, bad encoding, not a notebook: the reason is in the message
         raise UsageError(f"{where}: not a valid notebook: {_first_line(error)}") from None
-    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    tagged = [cell for cell in code if "parameters" in cell.metadata.get("tags", [])]
-    if language != "python":
-        raise UsageError(f"{where}: written in {language}; only python notebooks run here")
-    if any("injected-parameters" in cell.metadata.get("tags", []) for cell in code):
+    tagged = [
+        [cell for cell in code if tag in cell.metadata.get("tags", [])] for tag in ("parameters", "injected-parameters")
+    ]
+    if notebook.metadata.get("kernelspec", {}).get("language", "python") != "python":
+        raise UsageError(f"{where}: written in {notebook.metadata.kernelspec.language}; only Python runs here")
+    if tagged[1]:
         raise UsageError(f"{where}: holds an injected-parameters cell, the mark of an executed copy; remove that cell")
-    if len(tagged) != 1:
-        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {len(tagged)}")
+    if len(tagged[0]) != 1:
+        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {len(tagged[0])}")
     try:
-        parameters = {parameter.name: parameter for parameter in read_parameters(tagged[0].source)}
+        parameters = {parameter.name: parameter for parameter in read_parameters(tagged[0][0].source)}
     except ParameterError as error:
         raise UsageError(f"{where}: {error}") from None
     if OUTPUT_DIR not in parameters:
         raise UsageError(f'{where}: its parameters cell needs `{OUTPUT_DIR}: str = ""`, where results are saved')
-    title = next((line for _, line in headings(notebook) if line), path.stem)
-    digest = hashlib.sha256("\0".join(cell.source for cell in code).encode()).hexdigest()
-    return Notebook(path, title, parameters, digest)
+    title = next(filter(None, headings(notebook)), path.stem)
+    return Notebook(path, title, parameters, hashlib.sha256("\0".join(c.source for c in code).encode()).hexdigest())
 
 
-def headings(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, str]]:
-    """For every cell its index and the nearest heading above it."""
+def headings(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """For every cell the nearest heading above it."""
     heading = ""
-    for index, cell in enumerate(notebook.cells):
+    for cell in notebook.cells:
         if cell.cell_type == "markdown":
             prose = re.sub(r"^```.*?^```", "", cell.source, flags=re.M | re.S)
-            found = re.findall(r"^#{1,6} +(.+?)[ #]*$", prose, flags=re.M)
-            heading = found[-1] if found else heading
-        yield index, heading
+            heading = [heading, *re.findall(r"^#{1,6} +(.+?)[ #]*$", prose, flags=re.M)][-1]
+        yield heading
 
 
 def read_yaml(text: str, where: str) -> Any:
@@ -128,9 +161,8 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         return YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f" in line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or _first_line(error)
         raise UsageError(f"{where}: not valid YAML{line}: {_first_line(problem)}") from None
 
 
@@ -149,108 +181,54 @@ def read_mapping(path: Path, where: str) -> dict[str, Any]:
     return values
 
 
-def preset_sources(root: Path, preset: str, names: list[str]) -> list[Source]:
-    """The preset's files of some notebooks; a file without its notebook is an error, and the reverse."""
-    folder = root / "params" / preset
-    stems = sorted(path.stem for path in root.glob("notebooks/*.ipynb"))
+def preset_sources(root: Path, preset: str, names: list[str]) -> dict[str, Source]:
+    """The preset's file of each notebook; a file without its notebook is an error, and the reverse."""
+    folder, stems = root / "params" / preset, sorted(path.stem for path in root.glob("notebooks/*.ipynb"))
     stray = [p.name for p in sorted(folder.glob("*.y*ml")) if p.suffix != ".yaml" or p.stem not in stems]
     if stray:
-        raise UsageError(*(f"params/{preset}/{name}: no notebook{suggest(Path(name).stem, stems)}" for name in stray))
-    where = [f"params/{preset}/{name}.yaml" for name in names]
-    return [Source(w, n, read_mapping(root / w, w), folder) for w, n in zip(where, names, strict=True)]
+        raise UsageError(
+            *(f"params/{preset}/{name}: no notebook{suggest(name.partition('.')[0], stems)}" for name in stray)
+        )
+    where = {name: f"params/{preset}/{name}.yaml" for name in names}
+    return {name: Source(where[name], read_mapping(root / where[name], where[name]), folder) for name in names}
 
 
-def file_sources(files: Iterable[Path], names: list[str]) -> list[Source]:
-    """``--params FILE``: its stem names the notebook, or else exactly one notebook must be selected."""
-    sources = []
-    for path in files:
-        if path.stem not in names and len(names) != 1:
-            raise UsageError(f"--params {path}: name it after its notebook, or select one with --only")
-        name = path.stem if path.stem in names else names[0]
-        sources.append(Source(str(path), name, read_mapping(path, str(path)), path.parent))
-    return sources
+def read_setting(setting: str, notebooks: dict[str, Notebook]) -> tuple[str, Any, list[str]]:
+    """Key, value and notebooks of ``[NN.]key=value``: one notebook, or every selected one that has the key."""
+    left, equals, text = setting.partition("=")
+    target, _, key = left.strip().rpartition(".")
+    if not equals or not key:
+        raise UsageError(f"--set {setting}: must read [NN.]key=value")
+    meant = [name for name in notebooks if target in ("", name, name[:2])]
+    if not meant:
+        raise UsageError(f"--set {setting}: no such notebook{suggest(target, notebooks)}")
+    takers = [name for name in meant if key in notebooks[name].parameters]
+    if not takers:
+        known = dict.fromkeys(k for name in meant for k in notebooks[name].parameters if k != OUTPUT_DIR)
+        raise UsageError(f"--set {setting}: no selected notebook has this key{suggest(key, known)}")
+    return key, read_yaml(text, f"--set {setting}"), takers
 
 
-def set_sources(settings: Iterable[str], notebooks: list[Notebook], sources: list[Source]) -> list[Source]:
-    """``--set [NN.]key=value``: one notebook, or every selected one that has the key."""
-    bases = {source.notebook: source.base for source in sources}  # the last one that names it
-    found = []
-    for setting in settings:
-        left, equals, text = setting.partition("=")
-        target, _, key = left.strip().rpartition(".")
-        if not equals or not key:
-            raise UsageError(f"--set {setting}: must read [NN.]key=value")
-        candidates = [n for n in notebooks if target in ("", n.name, n.name[:2])]
-        if not candidates:
-            raise UsageError(f"--set {setting}: no such notebook{suggest(target, [n.name for n in notebooks])}")
-        value = read_yaml(text, f"--set {setting}")
-        takers = [n for n in candidates if key in n.parameters]
-        if not takers:
-            known = dict.fromkeys(k for n in candidates for k in n.parameters if k != OUTPUT_DIR)
-            raise UsageError(f"--set {setting}: no selected notebook has this key{suggest(key, known)}")
-        found += [Source(f"--set {setting}", n.name, {key: value}, bases[n.name]) for n in takers]
-    return found
-
-
-def resolve(notebook: Notebook, preset: list[Source], given: list[Source]) -> Task:
-    """Apply all sources in order, each value checked. Raises UsageError with a line for each mistake."""
-    mistakes: list[str] = []
+def resolve(notebook: Notebook, preset: Source, given: list[Source], mistakes: dict[str, None]) -> Task:
+    """Apply the sources in order, each value checked; what is refused becomes a line in ``mistakes``."""
     defaults = {key: p.default for key, p in notebook.parameters.items() if key != OUTPUT_DIR}
-    task = Task(notebook, dict(defaults), dict(defaults), {})
-    for source in [*preset, *given]:
-        if source.notebook != notebook.name:
-            continue
+    task = Task(notebook, dict(defaults), dict(defaults))
+    for source in (preset, *given):
         for key, value in source.values.items():
             try:
-                value = _checked(notebook, key, value, source.base)
+                if key == OUTPUT_DIR:
+                    raise ParameterError(f"{OUTPUT_DIR}: is set by run_all.py (choose the place with --output-root)")
+                if key not in defaults:
+                    raise ParameterError(f"{key!r} is no parameter of {task.name}{suggest(str(key), defaults)}")
+                value = check_value(notebook.parameters[key], value, source.base)
             except ParameterError as error:
-                mistakes.append(f"{source.where}: {error}")
+                mistakes[f"{source.where}: {error}"] = None
                 continue
-            value = _with_inputs(value, source.base, task.files)
-            task.parameters[key] = value
-            if source in preset:
-                task.preset[key] = value
-            else:
-                task.overrides[key] = value
-    if mistakes:
-        raise UsageError(*mistakes)
+            task.parameters[key] = _with_inputs(value, source.base, task.files)
+            (task.preset if source is preset else task.overrides)[key] = task.parameters[key]
     used = file_names(list(task.parameters.values()))
     task.files = {name: path for name, path in task.files.items() if name in used}
     return task
-
-
-def plan(
-    root: Path,
-    preset: str,
-    only: Iterable[str] = (),
-    files: Iterable[Path] = (),
-    settings: Iterable[str] = (),
-    recorded: Iterable[Source] = (),
-) -> list[Task]:
-    """All that will run, or UsageError with every mistake found. ``recorded`` are the overrides of a resumed run."""
-    notebooks = [load(path) for path in select(root, only)]
-    names = [notebook.name for notebook in notebooks]
-    presets = preset_sources(root, preset, names)
-    given = [*recorded, *file_sources(files, names)]
-    given += set_sources(settings, notebooks, presets + given)
-    tasks, mistakes = [], []
-    for notebook in notebooks:
-        try:
-            tasks.append(resolve(notebook, presets, given))
-        except UsageError as error:
-            mistakes += error.lines
-    if mistakes:
-        raise UsageError(*dict.fromkeys(mistakes))
-    return tasks
-
-
-def _checked(notebook: Notebook, key: Any, value: Any, base: Path) -> Any:
-    if key == OUTPUT_DIR:
-        raise ParameterError(f"{OUTPUT_DIR}: is set by run_all.py (choose the place with --output-root)")
-    if key not in notebook.parameters:
-        known = [name for name in notebook.parameters if name != OUTPUT_DIR]
-        raise ParameterError(f"{key!r} is no parameter of {notebook.name}{suggest(str(key), known)}")
-    return check_value(notebook.parameters[key], value, base)
 
 
 def _with_inputs(value: Any, base: Path, files: dict[str, Path]) -> Any:
@@ -261,12 +239,11 @@ def _with_inputs(value: Any, base: Path, files: dict[str, Path]) -> Any:
         return {key: _with_inputs(item, base, files) for key, item in value.items()}
     if not file_names(value):
         return value
-    source = (base / value).resolve()
-    name, number = f"inputs/{source.name}", 1
-    while files.get(name, source) != source:  # another file of the same name
+    source, number = (base / value).resolve(), 1
+    name = f"inputs/{source.name}"
+    while files.setdefault(name, source) != source:  # another file of the same name
         number += 1
         name = f"inputs/{source.stem}_{number}{source.suffix}"
-    files[name] = source
     return name
 
 

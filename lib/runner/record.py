@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder, run.json, status.json, and how to tell whether a notebook has changed since."""
+"""What is on disk of a run: its folder, what it ran on, and how to tell whether a notebook has changed since."""
 
 import contextlib
 import fcntl
@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
-import math
 import os
 import platform
 import re
@@ -15,73 +14,13 @@ import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 from ruamel.yaml import YAML
 
 from .params import Task, UsageError
-
-STATUSES = ("ok", "failed", "timeout", "kernel died", "stopped early", "interrupted")
-Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
-Interval = tuple[float | None, float | None]
-
-
-class Control(BaseModel):
-    what: str
-    estimate: float | None
-    interval: Interval
-    verdict: Verdict
-
-
-class Claim(BaseModel):
-    id: str
-    statement: str
-    source: str
-    status: str
-    prediction: float | None
-    band: Interval
-    estimate: float | None
-    interval: Interval
-    verdict: Verdict
-    control: Control
-    cell: str
-
-
-class Metric(BaseModel):
-    value: float | None
-    tolerance: float | None
-
-
-class Figure(BaseModel):
-    file: str
-    caption: str
-    alt: str
-    cell: str
-
-
-class Results(BaseModel):
-    """results.json: all that passes from a notebook to the runner."""
-
-    model_config = ConfigDict(populate_by_name=True)
-    notebook: str
-    parameters: dict[str, Any]
-    claims: list[Claim]
-    metrics: dict[str, Metric]
-    figures: list[Figure]
-
-
-def read_results(folder: Path) -> Results:
-    """The results of a notebook. Raises ValueError with one line if there are none or they are malformed."""
-    try:
-        return Results.model_validate_json((folder / "results.json").read_bytes())
-    except FileNotFoundError:
-        raise ValueError("it wrote no results.json") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"its results.json is malformed: {place}: {first['msg']}") from None
 
 
 def read_json(path: Path) -> Any:
@@ -94,8 +33,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write all or nothing: a reader never sees half a file."""
-    text = json.dumps(_finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_text(path, text)
+    write_text(path, to_json(content, indent=1, inf_nan_mode="strings").decode() + "\n")  # JSON knows no infinity
 
 
 def write_text(path: Path, text: str) -> None:
@@ -157,10 +95,10 @@ def fingerprint(task: Task, about: dict[str, Any]) -> dict[str, str]:
     sources = [p for p in sorted(library.rglob("*.py")) if Path(__file__).parent not in p.parents]
     return {
         "code cells": task.notebook.code[:16],
-        "parameters": _digest(json.dumps(_finite(task.parameters), sort_keys=True).encode()),
+        "parameters": _digest(to_json(task.parameters)),
         "input files": _digest(*(path.read_bytes() for _, path in sorted(task.files.items()))),
         "lib sources": _digest(*(path.read_bytes() for path in sources)),
-        "packages": _digest(json.dumps([about["python"], about["versions"]]).encode()),
+        "packages": _digest(to_json([about["python"], about["versions"]])),
         "device": about["device"],
     }
 
@@ -173,12 +111,12 @@ def changes(status: dict[str, Any], mark: dict[str, str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second runner out of a run's folder; the lock goes with the process."""
+def locked(folder: Path) -> Iterator[int]:
+    """Keep a second runner out of a run's folder as long as any process holds the handle that this yields."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield handle
     except BlockingIOError:
         raise UsageError(f"{folder.name}: this run is still going on") from None
     finally:
@@ -194,15 +132,6 @@ def durations(root: Path, preset: str) -> dict[str, float]:
             if entry.get("status") == "ok" and not entry.get("differs"):
                 seconds[name] = entry["seconds"]
     return seconds
-
-
-def _finite(value: Any) -> Any:
-    """The value with NaN and infinities as text, which JSON cannot hold otherwise."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(*parts: bytes) -> str:

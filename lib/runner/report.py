@@ -2,13 +2,13 @@
 
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from ..parameters import allowed
 from .compare import Difference
+from .execute import Job
 from .params import Task
-from .record import Results, read_results
+from .results import Results
 
 
 def clock(seconds: float) -> str:
@@ -59,16 +59,14 @@ class Progress:
     def __call__(self, name: str, text: str) -> None:
         print(f"{clock(time.monotonic() - self.start):>8}  {name:<{self.width}}  {text}", flush=True)
 
+    def section(self, job: Job, event: dict[str, Any]) -> None:
+        self(job.name, f"{event['cell']}/{event['cells']}  {event['section']}")
+
 
 def table(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def results_of(folder: Path, notebooks: dict[str, Any]) -> dict[str, Results]:
-    """The results of the notebooks that are ok."""
-    return {name: read_results(folder / name) for name, entry in notebooks.items() if entry["status"] == "ok"}
 
 
 def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:

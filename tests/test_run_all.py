@@ -1,0 +1,113 @@
+"""The command as a stranger uses it: what it says, what it leaves, and how it ends."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from tiny import CLAIM, REPOSITORY, Collection, notebook, save
+
+from lib.runner.record import read_json
+
+# Results that would show any dependence on threads, on hashing, or on the order of notebooks.
+SUMS = (
+    "import numpy as np\nrng = np.random.default_rng(seed)\n"
+    "a = rng.standard_normal((300, 300))\nvalue = float((a @ a.T).sum()) + float(np.linalg.norm(a @ a))\n"
+    "order = list({'alpha', 'beta', 'gamma', 'delta'})"
+)
+METRICS = "{'sum': {'value': value, 'tolerance': 1e-6}, **{name: {'value': 0.0, 'tolerance': 0.0} for name in order}}"
+
+
+def unsettled(name: str, verdict: str):
+    return notebook(name, last=save(name, claims=[{**CLAIM, "verdict": verdict}]))
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    made = Collection(tmp_path_factory.mktemp("collection"))
+    for name in ("01_sums", "02_sums", "03_sums"):
+        made.add(name, notebook(name, SUMS, last=save(name, metrics=METRICS)))
+    made.first = made.run("--preset", "quick", "--jobs", 1)
+    assert made.first.returncode == 0, made.first
+    made.accepted = made.run("--accept", made.runs[0].name)
+    made.second = made.run("--preset", "quick", "--jobs", 3)
+    return made
+
+
+def test_same_parameters_give_the_same_bytes_whatever_jobs_is(collection):
+    assert collection.second.returncode == 0, collection.second
+    for name in ("01_sums", "02_sums", "03_sums"):
+        one, two = ((run / name / "results.json").read_bytes() for run in collection.runs)
+        assert one == two
+
+
+def test_a_run_is_compared_with_the_reference_by_itself(collection):
+    assert collection.accepted.stdout == f"{collection.runs[0].name} is now the reference\n"
+    assert "compared with" not in collection.first.stdout
+    assert "compared with reference: 18 quantities, 0 drifted" in collection.second.stdout
+    assert "Compared with reference" in (collection.runs[1] / "index.html").read_text()
+
+
+def test_a_run_leaves_what_it_promises(collection):
+    folder = collection.runs[0] / "02_sums"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"02_sums.ipynb", "02_sums.html", "results.json", "parameters.yaml", "status.json"}
+    assert {path.name for path in collection.runs[0].iterdir() if path.is_file()} == {
+        "index.html",
+        "run.json",
+        "timings.json",
+    }
+    run = read_json(collection.runs[0] / "run.json")
+    assert (run["status"], run["exit_code"], run["preset"]) == ("ok", 0, "quick")
+    assert {"commit", "dirty", "python", "platform", "machine", "device", "versions", "seed"} <= run.keys()
+    assert run["versions"]["papermill"] and run["seed"] == {"01_sums": 0, "02_sums": 0, "03_sums": 0}
+    assert list(read_json(collection.runs[0] / "timings.json")) == ["01_sums", "02_sums", "03_sums"]
+
+
+def test_it_says_how_long_it_will_take_once_it_knows(collection):
+    assert "time unknown for 3 of them" in collection.first.stdout
+    assert "3 notebooks, quick preset: about 0:0" in collection.second.stdout
+
+
+def test_drift_is_told_and_fails(collection):
+    answer = collection.run("--preset", "quick", "--only", "02", "--set", "seed=1", "--compare", "reference")
+    assert answer.returncode == 1, answer
+    assert "02_sums: other seed" in answer.stdout
+    assert "1 drifted" in answer.stdout and "x tolerance" in answer.stdout
+    answer = collection.run("--preset", "quick", "--only", "02", "--set", "seed=1")
+    assert answer.returncode == 0, answer
+    assert "02_sums: other seed; not compared" in answer.stdout
+
+
+@pytest.mark.parametrize(("preset", "code"), [("quick", 0), ("paper", 1)])
+def test_an_inconclusive_claim_fails_the_paper_preset_only(tmp_path, preset, code):
+    made = Collection(tmp_path)
+    made.add("01_open", unsettled("01_open", "INCONCLUSIVE"))
+    answer = made.run("--preset", preset)
+    assert answer.returncode == code, answer
+    assert "1 claims: 1 INCONCLUSIVE" in answer.stdout
+
+
+def test_a_failing_claim_fails_the_run(tmp_path):
+    made = Collection(tmp_path)
+    made.add("01_wrong", unsettled("01_wrong", "FAIL"))
+    answer = made.run("--preset", "quick")
+    assert answer.returncode == 1, answer
+    assert made.status("01_wrong")["status"] == "ok"
+    assert read_json(made.runs[0] / "run.json")["status"] == "failed"
+
+
+def test_without_the_packages_one_line_says_what_to_do(tmp_path):
+    for script in (REPOSITORY / "run_all.py", Collection(tmp_path).root / "run_all.py"):
+        command = [sys.executable, "-S", str(script), "--help"]
+        answer = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]}, timeout=60)
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert answer.stderr.count("\n") == 1
+        assert "make setup" in answer.stderr and ".venv/bin/python run_all.py" in answer.stderr
+
+
+def test_help_fits_a_screen(tmp_path):
+    code, out, _ = Collection(tmp_path).check("--help")
+    assert code == 0
+    assert out.count("\n") <= 45
+    assert max(map(len, out.splitlines())) <= 120
