@@ -163,7 +163,8 @@ def best_softmax(problem: InContextRegression, length, start: Head | None = None
 
     found = minimize(objective, coordinates.pack(start), jac=True, method="BFGS", options={"gtol": 1e-6}).x
     unknowns = np.append(found[:-1] * found[-1], np.log(found[-1]))
-    for step in np.geomspace(min(length, 1000.0), length, 1 + int(np.ceil(max(np.log10(length / 1000), 0)))):
+    steps = np.geomspace(min(length, 1000.0), length, 1 + int(np.ceil(max(np.log10(length / 1000), 0))))
+    for step in steps.round():
         unknowns = root(equations, unknowns, args=(step,), tol=1e-12).x
     if not np.abs(equations(unknowns, length)).max() < 1e-8:
         raise RuntimeError(f"no stationary head was found at prompt length {length:g}")
