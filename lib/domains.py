@@ -9,11 +9,13 @@ print what is allowed; the description of each is the help that a reader sees.
 64
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from .covariances import check_covariance_spec, covariance_matrix
+from .user_head import load_heads
 
 __all__ = [
     "Correlation",
@@ -23,6 +25,7 @@ __all__ = [
     "Device",
     "Dimension",
     "FlowTime",
+    "HeadFile",
     "LearningRate",
     "LongPromptLength",
     "NoiseStd",
@@ -49,6 +52,15 @@ def _setting(value: list, info: ValidationInfo) -> list:
     check_covariance_spec(value[0], base=base)
     if base is not None or not str(value[0]).endswith((".npy", ".npz")):
         covariance_matrix(value[0], value[1], base=base)  # does it fit the dimension?
+    return value
+
+
+def _head_file(value: str, info: ValidationInfo) -> str:
+    base = (info.context or {}).get("base")
+    if value and not value.endswith(".npz"):
+        raise ValueError("must be empty or name a file that ends in .npz")
+    if value and base is not None:
+        load_heads(Path(base) / value)
     return value
 
 
@@ -86,4 +98,9 @@ Covariance = Annotated[
 ]
 Setting = Annotated[
     list, AfterValidator(_setting), Field(description="a pair [covariance, dimension], such as [toeplitz(0.5), 16]")
+]
+HeadFile = Annotated[
+    str,
+    AfterValidator(_head_file),
+    Field(description="an .npz with Gamma and U, V or W_Q, W_K, W_V, head_dim; empty: an example"),
 ]

@@ -3,6 +3,8 @@
     functionals    y(s, L) and v(s, L), the two functions that decide the error of softmax weights
     fixed_query    output and gradient errors at one query, sharp constants, the mean output, an exact sampler
     query_average  the same averaged over Gaussian queries, the coupling and the rate exponent
+    prompt_length  how many tokens a tolerance needs, and the tolerance that a prompt length reaches
+    drift          how far the output moves when the prompt grows
 
 >>> import numpy as np
 >>> from lib.finite_prompt import output_error
@@ -10,6 +12,7 @@
 array([4.    , 0.0977])
 """
 
+from .drift import drift_bound, mean_output_drift, output_drift
 from .fixed_query import (
     mean_output,
     output_error,
@@ -20,6 +23,7 @@ from .fixed_query import (
     value_gradient_error,
 )
 from .functionals import SoftmaxFunctionals, softmax_functionals, weight_moments
+from .prompt_length import prompt_length_for, tolerance_reached
 from .query_average import (
     coupling,
     local_slope,
@@ -35,19 +39,24 @@ __all__ = [
     "Average",
     "SoftmaxFunctionals",
     "coupling",
+    "drift_bound",
     "local_slope",
     "mean_output",
+    "mean_output_drift",
     "mean_output_error",
     "mean_score_gradient_error",
     "mean_sharp_constant",
     "mean_value_gradient_error",
+    "output_drift",
     "output_error",
+    "prompt_length_for",
     "rate_exponent",
     "sample_outputs",
     "score_deviation",
     "score_gradient_error",
     "sharp_constant",
     "softmax_functionals",
+    "tolerance_reached",
     "value_gradient_error",
     "weight_moments",
 ]
