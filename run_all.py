@@ -138,17 +138,9 @@ def command(args: argparse.Namespace) -> int:
     else:
         folder = args.resume or record.new_folder(root, preset, datetime.now())
         with record.locked(folder) as lock:
-            return session.run(
-                ROOT,
-                folder,
-                preset,
-                tasks,
-                seconds,
-                base=others[0] if others else None,
-                workers=args.jobs or execute.cores(),
-                deadlines=(args.timeout, args.cell_timeout),
-                lock=lock,
-            )
+            started = session.Session(ROOT, folder, preset, tasks, seconds)
+            deadlines = args.timeout, args.cell_timeout
+            return started.run(args.jobs or execute.cores(), deadlines, lock, others[0] if others else None)
     return 0
 
 
@@ -159,6 +151,8 @@ def main(argv: list[str] | None = None) -> int:
     except params.UsageError as error:
         print(*error.lines, sep="\n", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     except OSError as error:  # a full disk, a folder that cannot be written
         print(f"run_all.py: {error.strerror}: {error.filename}", file=sys.stderr)
         return 1

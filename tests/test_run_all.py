@@ -111,3 +111,23 @@ def test_help_fits_a_screen(tmp_path):
     assert code == 0
     assert out.count("\n") <= 45
     assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.fixture(scope="module")
+def first_notebook(tmp_path_factory):
+    """Two runs of the collection's first notebook, the second on other matrix kernels of OpenBLAS."""
+    root = tmp_path_factory.mktemp("outputs")
+    command = [sys.executable, str(REPOSITORY / "run_all.py"), "--preset", "quick", "--only", "01"]
+    answers = []
+    for core in ("Haswell", "Prescott"):
+        last = ["--compare", *[run.name for run in root.iterdir()]] if answers else []
+        variables = {**os.environ, "OPENBLAS_CORETYPE": core}
+        line = [*command, "--output-root", str(root), *last]
+        answers.append(subprocess.run(line, capture_output=True, text=True, env=variables, timeout=400))
+    return root, answers
+
+
+def test_another_blas_kernel_stays_within_the_tolerances(first_notebook):
+    _, answers = first_notebook
+    assert [answer.returncode for answer in answers] == [0, 0], answers
+    assert ", 0 drifted" in answers[1].stdout and "warning" not in answers[1].stdout

@@ -39,7 +39,7 @@ class Interrupted:
 
     def __init__(self, root):
         self.go = root / "go"
-        self.made = Collection(root, "01_first", n02_waits=["# Waiting", WAITS.format(str(self.go))])
+        self.made = Collection(root, "01_first", n02_waits=["# Waiting", WAITS.format(str(self.go))]).keep_library()
         self.made.add("03_last", notebook("03_last"))
         command = self.made.command("--preset", "quick", "--jobs", 1)
         self.process = subprocess.Popen(**command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -107,7 +107,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_pretends_nothing(tmp_p
 def test_stopped_while_a_page_is_made(tmp_path):
     """The notebook is done; only its page is missing, and a resumed run makes just that."""
     pipe = "import os\nos.mkfifo('01_page.html.partial')"  # opening it waits for a reader that never comes
-    made = Collection(tmp_path, n01_page=[pipe])
+    made = Collection(tmp_path, n01_page=[pipe]).keep_library()
     process = subprocess.Popen(**made.command("--preset", "quick"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: list(tmp_path.glob("outputs/*/01_page/01_page.ipynb")))
     process.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ def test_stopped_while_a_page_is_made(tmp_path):
 
 
 def test_resume_repeats_what_has_changed(tmp_path):
-    made = Collection(tmp_path, "01_first", "02_second")
+    made = Collection(tmp_path, "01_first", "02_second").keep_library()
     cell = 'matrix: Covariance = "isotropic"\nn: int = 3\nseed: int = 0\noutput_dir: str = ""'
     third = notebook("03_third", parameters=cell)
     third.cells.insert(1, nbformat.v4.new_code_cell("from lib.domains import Covariance", id="imports"))
@@ -146,18 +146,20 @@ def test_resume_repeats_what_has_changed(tmp_path):
 
     made.add("01_first", notebook("01_first", "1 + 1"))
     made.params("02_second", "seed: 4", "quick")
-    status = read_json(folder / "03_third/status.json")
-    status["fingerprint"]["lib sources"] = "of another day"
-    (folder / "03_third/status.json").write_text(json.dumps(status))
     answer = made.run("--resume", folder)
     assert answer.returncode == 0, answer
-    for line in ("01_first   again: code cells", "02_second  again: parameters", "03_third   again: lib sources"):
+    for line in ("01_first   again: code cells", "02_second  again: parameters", "03_third   kept: ok and unchanged"):
         assert line in answer.stdout
     assert read_json(folder / "02_second/results.json")["parameters"] == {"n": 7, "seed": 4}
     assert "matrix: inputs/mine.npy" in (folder / "03_third/parameters.yaml").read_text()
 
+    (tmp_path / "lib/runner/report.py").open("a").write("# how it runs changes no result\n")
     answer = made.run("--resume", folder)
     assert answer.stdout.count("kept: ok and unchanged") == 3
+    (tmp_path / "lib/domains.py").open("a").write("# what it computes with\n")
+    answer = made.run("--resume", folder)
+    assert answer.stdout.count("again: lib sources") == 3
+    assert "matrix: inputs/mine.npy" in (folder / "03_third/parameters.yaml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ class Collection:
             name = name.removeprefix("n")
             self.add(name, notebook(name, *made) if isinstance(made, tuple | list) else made)
 
+    def keep_library(self) -> "Collection":
+        """Give it a library of its own, so that a test knows when the library changes."""
+        shutil.copytree(REPOSITORY / "lib", self.root / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+        return self
+
     def add(self, name: str, made) -> None:
         text = made if isinstance(made, str) else json.dumps(made)
         (self.root / f"notebooks/{name}.ipynb").write_text(text, encoding="utf-8")
@@ -76,7 +81,8 @@ class Collection:
     def command(self, *arguments) -> dict:
         """What subprocess needs to start run_all.py here."""
         line = [sys.executable, str(self.root / "run_all.py"), *map(str, arguments)]
-        return {"args": line, "cwd": self.root, "env": {**os.environ, "COLUMNS": "80"}, "text": True}
+        variables = {**os.environ, "PYTHONPATH": str(self.root)} if (self.root / "lib").exists() else {**os.environ}
+        return {"args": line, "cwd": self.root, "env": variables, "text": True}
 
     def run(self, *arguments) -> subprocess.CompletedProcess:
         return subprocess.run(**self.command(*arguments), capture_output=True, timeout=300)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -16,12 +17,12 @@ import time
 import traceback
 from pathlib import Path
 
-import nbformat
 import psutil
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from . import kernel, pages
 from .params import headings
+from .record import keep_notebook, partial
 
 TOKEN = "RUN_ALL_TOKEN"  # in the environment of a kernel and of all that it starts, so that nothing is left behind
 
@@ -63,7 +64,6 @@ class Child:
         job, start, problem = self.job, time.monotonic(), None
         try:
             kernel.execute(
-                Path(job["source"]),
                 partial(target),
                 job["parameters"],
                 keep=lambda client: setattr(self, "client", client),
@@ -145,32 +145,6 @@ class Child:
         return [line[:200] for line in plain.splitlines() if line.strip()][-lines:]
 
 
-def partial(notebook: Path) -> Path:
-    """The file that is written while the notebook runs."""
-    return notebook.with_suffix(".partial.ipynb")
-
-
-def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
-    """Give the notebook its final name, with a note at the top and above the cell if it did not finish.
-
-    Half a notebook, as a full disk leaves it, is no notebook and goes.
-    """
-    written = partial(target)
-    try:
-        if outcome["status"] != "ok":
-            notebook = nbformat.read(written, as_version=4)
-            text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
-            if cell is not None:
-                here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
-                notebook.cells.insert(cell, here)
-                text += "\n\n[Go to the cell](#stopped-here)"
-            notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
-            nbformat.write(notebook, written)
-        written.replace(target)
-    except (OSError, ValueError):
-        written.unlink(missing_ok=True)
-
-
 def sweep(token: str, patience: float = 0) -> int:
     """End every process that carries the token, wherever it went. Returns how many outlived the patience (s)."""
     left = []
@@ -189,8 +163,10 @@ def sweep(token: str, patience: float = 0) -> int:
 def main() -> None:
     channel = os.dup(1)
     os.dup2(2, 1)  # what anything prints must not mix with the events
-    Child(json.loads(sys.stdin.readline()), channel).run()
+    job = json.loads(sys.stdin.readline())
+    Child(job, channel).run()
     sys.stderr.flush()
+    shutil.rmtree(job["scratch"], ignore_errors=True)
     os._exit(0)  # no thread or socket may keep it from ending
 
 

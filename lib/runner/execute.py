@@ -17,12 +17,13 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .child import keep_notebook, sweep
+from .child import sweep
+from .record import keep_notebook
 
 GRACE = 20  # seconds that a child has to end after its deadline or after it was asked to stop
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -33,7 +34,6 @@ class Job:
     """One notebook to execute in ``folder``; with ``execute`` false only its page is made. Times in seconds."""
 
     name: str
-    source: Path
     folder: Path
     parameters: dict[str, Any]
     timeout: int
@@ -68,14 +68,15 @@ class Running:
         self.readers = [threading.Thread(target=f, daemon=True) for f in (self._listen, self._overhear)]
         for reader in self.readers:
             reader.start()
-        order = asdict(job) | {"source": str(job.source), "folder": ".", "scratch": self.scratch, "token": self.token}
+        order = asdict(job) | {"folder": ".", "scratch": self.scratch, "token": self.token}
         with contextlib.suppress(OSError):  # if it died at once, its silence will tell
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
     def _listen(self) -> None:
-        for line in self.process.stdout:
-            self.events.put((self, json.loads(line)))
+        with contextlib.suppress(ValueError):  # half a line is the last word of one that was killed
+            for line in self.process.stdout:
+                self.events.put((self, json.loads(line)))
         self.events.put((self, None))
 
     def _overhear(self) -> None:
@@ -89,7 +90,7 @@ class Running:
             self.process.stdin.close()
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def finish(self) -> dict[str, Any]:
@@ -129,26 +130,22 @@ def environment(scratch: str) -> dict[str, str]:
     return inherited | fixed | {"IPYTHONDIR": f"{scratch}/ipython"}
 
 
-def supervise(
-    jobs: Iterable[Job],
-    workers: int,
-    lock: int,
-    progress: Callable[[Job, dict], None],
-    done: Callable[[Job, dict], None],
-) -> int:
+def supervise(jobs: Iterable[Job], workers: int, lock: int, watcher: Any) -> int:
     """Run all jobs. Returns 0, or the number of the signal (SIGINT, SIGTERM) that stopped it.
 
+    After a signal nothing more starts, and what runs is given time to stop, which a second signal takes away.
+
     Args:
-        workers: how many at a time. lock: the handle that locks the run's folder.
-        progress: told the section, the cell and the number of cells whenever a notebook reaches a new section.
-        done: told how a job went; after a signal, jobs that never started are not reported.
+        workers: how many at a time. lock: the handle that locks the run's folder; each child holds it too.
+        watcher: its ``begin(job)`` makes the folder ready; ``section(job, event)`` hears of a new section, with the
+            number of the cell and of all cells; ``done(job, outcome)`` hears how a job that was begun has ended.
     """
-    waiting, events, signals = deque(jobs), queue.Queue(), []
-    running: set[Running] = set()
+    waiting, running, events, signals = deque(jobs), set(), queue.Queue(), []
     before = {s: signal.signal(s, lambda number, _: signals.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         while running or (waiting and not signals):
             while waiting and len(running) < workers and not signals:
+                watcher.begin(waiting[0])
                 running.add(Running(waiting.popleft(), events, lock))
             for child in running:
                 if signals:
@@ -162,13 +159,13 @@ def supervise(
                 continue
             if event is None:
                 running.discard(child)
-                done(child.job, child.finish())
+                watcher.done(child.job, child.finish())
             elif "outcome" in event:
                 child.outcome = event["outcome"]
             elif "warning" in event:
                 child.warnings.append(event["warning"])
             else:
-                progress(child.job, event)
+                watcher.section(child.job, event)
     finally:
         for child in running:
             child.kill()

@@ -13,7 +13,7 @@ from .record import write_text
 from .report import clock, counts, interval, number
 from .results import Results
 
-FILES = ("{}.html", "{}.ipynb", "results.json", "parameters.yaml", "timings.json", "data")
+TEMPLATE = Path(__file__).with_name("index.html.j2")
 
 
 def write_index(
@@ -30,57 +30,31 @@ def write_index(
         run: the content of run.json. results: of its notebooks that are ok.
         rows, remarks, base: the comparison, and the name of the run compared with (empty: none).
     """
-    names = list(run["notebooks"])
-    pages = {name: _text(folder / name / f"{name}.html") for name in names}
+    pages = {name: folder / name / f"{name}.html" for name in run["notebooks"]}
+    texts = {name: page.read_text(encoding="utf-8") if page.is_file() else "" for name, page in pages.items()}
 
     def href(name: str, anchor: str) -> str:
-        place = f"{name}/{name}.html" if pages[name] else f"{name}/"
-        return f"{place}#{anchor}" if f'id="{anchor}"' in pages[name] else place
+        place = f"{name}/{name}.html" if texts[name] else f"{name}/"
+        return f"{place}#{anchor}" if f'id="{anchor}"' in texts[name] else place
 
-    def listed(kind: str) -> list[dict]:
-        items = [(name, item) for name, result in results.items() for item in getattr(result, kind)]
-        return [{**item.model_dump(), "notebook": name, "href": href(name, item.cell)} for name, item in items]
+    def there(*names: str) -> list[str]:
+        return [path.relative_to(folder).as_posix() for name in names for path in sorted(folder.glob(name))]
 
-    claims = listed("claims")
-    figures = [f for f in listed("figures") if (folder / f["notebook"] / f["file"]).exists()]
-    for figure in figures:
-        figure["file"] = f"{figure['notebook']}/{figure['file']}"
-        pdf = Path(figure["file"]).with_suffix(".pdf").as_posix()
-        figure["pdf"] = pdf if (folder / pdf).exists() else ""
-    problems = [
-        (entry["status"], name, href(name, "stopped-here"), entry["error"], entry["excerpt"])
-        for name, entry in run["notebooks"].items()
-        if entry["status"] != "ok"
-    ]
-    for verdict in ("FAIL", "INCONCLUSIVE"):
-        failing = (claim for claim in claims if claim["verdict"] == verdict)
-        problems += [(verdict, f"{c['notebook'][:2]} {c['id']}", c["href"], c["statement"], []) for c in failing]
-    drifted = (row for row in rows if row.drifted)
-    problems += [
-        ("drifted", f"{r.notebook[:2]} {r.name}", "#comparison", f"{r.now}, was {r.then}", []) for r in drifted
-    ]
-    shown = {"problems": problems, "claims": claims, "comparison": base, "figures": figures}
-    titles = {"problems": "What went wrong" if run["exit_code"] else "What is undecided"}
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"math": lambda text: Markup(typeset(text)), "number": number, "interval": interval}
-    environment.filters |= {"clock": clock}
-    page = environment.from_string(Path(__file__).with_name("index.html.j2").read_text(encoding="utf-8")).render(
+    environment.filters |= {"math": lambda text: Markup(typeset(text)), "clock": clock}
+    environment.filters |= {"number": number, "interval": interval}
+    seconds = (datetime.fromisoformat(run["finished"]) - datetime.fromisoformat(run["started"])).total_seconds()
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         run=run,
-        style=Markup(style()),
-        sections=[(k, titles.get(k, k.capitalize())) for k in shown if shown[k]]
-        + [("notebooks", "Notebooks"), ("parameters", "Parameters"), ("machine", "Machine")],
+        claims=[(name, claim) for name, result in results.items() for claim in result.claims],
+        figures=[(name, figure) for name, result in results.items() for figure in result.figures],
         counts=counts(run["notebooks"], results),
-        took=clock((datetime.fromisoformat(run["finished"]) - datetime.fromisoformat(run["started"])).total_seconds()),
-        problems=problems,
-        claims=claims,
-        figures=figures,
+        took=clock(seconds),
         rows=rows,
         remarks=remarks,
         base=base,
-        files={n: [f for f in (x.format(n) for x in FILES) if (folder / n / f).exists()] for n in names},
+        href=href,
+        there=there,
+        style=Markup(style()),
     )
     write_text(folder / "index.html", page)
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.is_file() else ""

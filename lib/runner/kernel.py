@@ -5,7 +5,6 @@ purpose does not count as done, and the output that is kept of a cell is bounded
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import papermill
@@ -99,14 +98,13 @@ def bounded(text: str, more: str) -> str:
 
 
 class Engine(NBClientEngine):
-    """Papermill's engine with our client, kernel and transport."""
+    """Papermill's engine with our kernel and client, over sockets in a private folder where the system has them."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, name, scratch, environment, keep, options, **_):
         nb_man.nb.metadata.papermill.update(input_path=f"{name}.ipynb", output_path=f"{name}.ipynb")
         sockets = {"transport": "ipc", "ip": f"{scratch}/k"} if os.name == "posix" else {}
-        manager = Kernel(connection_file=f"{scratch}/kernel.json", **sockets)
-        client = Client(nb_man, km=manager, **options)
+        client = Client(nb_man, km=Kernel(connection_file=f"{scratch}/kernel.json", **sockets), **options)
         client.owns_km = True  # so that it shuts the kernel down
         keep(client)
         client.execute(env=environment)
@@ -115,21 +113,11 @@ class Engine(NBClientEngine):
 papermill_engines.register("supervised", Engine)
 
 
-def execute(source: Path, target: Path, parameters: dict, keep: Callable[[Client], None], **engine) -> None:
-    """Execute ``source`` into ``target``, which is rewritten after every cell; raises whatever went wrong.
+def execute(notebook: Path, parameters: dict, **engine) -> None:
+    """Execute a notebook in place: it is rewritten after every cell. Raises whatever went wrong.
 
-    ``keep`` receives the client, in whose notebook the outputs are found even when this raises. ``engine`` are the
-    keywords of :class:`Engine`: name, scratch (a folder with a short path), environment, options (of the client).
+    The keywords are those of :class:`Engine`: the notebook's name; scratch, a folder with a short path; environment;
+    keep, called with the client, whose notebook holds the outputs even when this raises; options of the client.
     """
-    braces = str.maketrans({"{": "{{", "}": "}}"})  # papermill formats its paths
-    papermill.execute_notebook(
-        str(source).translate(braces),
-        str(target).translate(braces),
-        parameters=parameters,
-        engine_name="supervised",
-        kernel_name="python3",
-        language="python",
-        progress_bar=False,
-        keep=keep,
-        **engine,
-    )
+    options = {"engine_name": "supervised", "kernel_name": "python3", "language": "python", "progress_bar": False}
+    papermill.execute_notebook(str(notebook), str(notebook), parameters=parameters, **options, **engine)

@@ -31,12 +31,13 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Notebook:
-    """A source notebook: its title, its parameters and a digest of its code."""
+    """A source notebook as it was read and checked: its name as ``02_concentration``, and what the runner needs."""
 
-    path: Path
+    name: str
     title: str
     parameters: dict[str, Parameter]
-    code: str
+    code: str  # a digest of its code cells
+    text: str  # the whole file
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        return self.notebook.path.stem
+        return self.notebook.name
 
 
 def plan(
@@ -122,28 +123,29 @@ def load(path: Path) -> Notebook:
     """Read a notebook and its parameters cell, without running anything."""
     where = f"notebooks/{path.name}"
     try:
-        notebook = nbformat.read(path, as_version=4)
+        text = path.read_text(encoding="utf-8")
+        notebook = nbformat.reads(text, as_version=4)
         nbformat.validate(notebook)
     except Exception as error:  # bad JSON, bad encoding, not a notebook: the reason is in the message
         raise UsageError(f"{where}: not a valid notebook: {_first_line(error)}") from None
+    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    tagged = [
-        [cell for cell in code if tag in cell.metadata.get("tags", [])] for tag in ("parameters", "injected-parameters")
-    ]
-    if notebook.metadata.get("kernelspec", {}).get("language", "python") != "python":
-        raise UsageError(f"{where}: written in {notebook.metadata.kernelspec.language}; only Python runs here")
-    if tagged[1]:
+    tagged = {tag: cell for cell in code for tag in cell.metadata.get("tags", [])}
+    count = sum("parameters" in cell.metadata.get("tags", []) for cell in code)
+    if language != "python":
+        raise UsageError(f"{where}: written in {language}; only Python runs here")
+    if "injected-parameters" in tagged:
         raise UsageError(f"{where}: holds an injected-parameters cell, the mark of an executed copy; remove that cell")
-    if len(tagged[0]) != 1:
-        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {len(tagged[0])}")
+    if count != 1:
+        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {count}")
     try:
-        parameters = {parameter.name: parameter for parameter in read_parameters(tagged[0][0].source)}
+        parameters = {parameter.name: parameter for parameter in read_parameters(tagged["parameters"].source)}
     except ParameterError as error:
         raise UsageError(f"{where}: {error}") from None
     if OUTPUT_DIR not in parameters:
         raise UsageError(f'{where}: its parameters cell needs `{OUTPUT_DIR}: str = ""`, where results are saved')
-    title = next(filter(None, headings(notebook)), path.stem)
-    return Notebook(path, title, parameters, hashlib.sha256("\0".join(c.source for c in code).encode()).hexdigest())
+    digest = hashlib.sha256("\0".join(cell.source for cell in code).encode()).hexdigest()
+    return Notebook(path.stem, next(filter(None, headings(notebook)), path.stem), parameters, digest, text)
 
 
 def headings(notebook: nbformat.NotebookNode) -> Iterator[str]:

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil
 from pydantic_core import to_json
 from ruamel.yaml import YAML
@@ -38,12 +39,12 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write all or nothing."""
-    partial = path.with_name(path.name + ".partial")
+    fresh = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -61,7 +62,7 @@ def new_folder(root: Path, preset: str, now: datetime) -> Path:
 
 
 def prepare(task: Task, folder: Path) -> None:
-    """An empty folder for a notebook, with its resolved parameters and the files they name."""
+    """An empty folder for a notebook, with its parameters, the files they name, and the copy that is to be executed."""
     copies = {name: path.read_bytes() for name, path in task.files.items()}  # the old folder may hold them
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -70,6 +71,33 @@ def prepare(task: Task, folder: Path) -> None:
         (folder / name).write_bytes(content)
     with (folder / "parameters.yaml").open("w", encoding="utf-8") as file:
         YAML(typ="safe", pure=True).dump(task.parameters, file)
+    partial(folder / f"{task.name}.ipynb").write_text(task.notebook.text, encoding="utf-8")
+
+
+def partial(notebook: Path) -> Path:
+    """The copy of a notebook that is executed and written while it runs."""
+    return notebook.with_suffix(".partial.ipynb")
+
+
+def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
+    """Give the notebook its final name, with a note at the top and above the cell if it did not finish.
+
+    Half a notebook, as a full disk leaves it, is no notebook and goes.
+    """
+    written = partial(target)
+    try:
+        if outcome["status"] != "ok":
+            notebook = nbformat.read(written, as_version=4)
+            text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
+            if cell is not None:
+                here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
+                notebook.cells.insert(cell, here)
+                text += "\n\n[Go to the cell](#stopped-here)"
+            notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
+            nbformat.write(notebook, written)
+        written.replace(target)
+    except (OSError, ValueError):
+        written.unlink(missing_ok=True)
 
 
 def describe(root: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..parameters import allowed
 from .compare import Difference
-from .execute import Job
 from .params import Task
 from .results import Results
 
@@ -58,9 +57,6 @@ class Progress:
 
     def __call__(self, name: str, text: str) -> None:
         print(f"{clock(time.monotonic() - self.start):>8}  {name:<{self.width}}  {text}", flush=True)
-
-    def section(self, job: Job, event: dict[str, Any]) -> None:
-        self(job.name, f"{event['cell']}/{event['cells']}  {event['section']}")
 
 
 def table(rows: list[list[str]]) -> str:

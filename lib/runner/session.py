@@ -1,5 +1,6 @@
 """A run from start to end: what is kept, what is executed, what is recorded, and the exit code."""
 
+import json
 import shutil
 import sys
 from datetime import datetime
@@ -16,72 +17,96 @@ from .results import Results, read_results
 NOT_STARTED = {"status": "interrupted", "error": "not started", "excerpt": [], "warnings": [], "seconds": 0.0}
 
 
-def run(
-    root: Path,
-    folder: Path,
-    preset: str,
-    tasks: list[Task],
-    seconds: dict[str, float],
-    *,
-    base: Path | None,
-    workers: int,
-    deadlines: tuple[int, int],
-    lock: int,
-) -> int:
-    """Execute the tasks in a run's folder, new or resumed. Returns the exit code.
+class Session:
+    """A run in its folder, new or resumed; ``summary`` is the content of its run.json.
 
     Args:
-        seconds: how long notebooks took before; the longest goes first.
-        base: the run to compare with; None: the reference beside the run, if preset and parameters are the same.
-        workers, lock: see :func:`supervise`. deadlines: of a notebook and of a cell, in seconds.
+        root: of the collection. seconds: how long notebooks took before; the longest goes first.
     """
-    about = record.describe(root)
-    summary = {
-        "schema": 1,
-        "status": "running",
-        "exit_code": None,
-        "preset": preset,
-        "started": _now(),
-        "finished": None,
-    }
-    notebooks = summary["notebooks"] = {}
-    summary |= {**about, "seed": {task.name: task.parameters["seed"] for task in tasks if "seed" in task.parameters}}
-    marks = {task.name: record.fingerprint(task, about) for task in tasks}
-    progress = report.Progress([task.name for task in tasks])
-    jobs = []
-    print(f"run {folder.name}")
-    for task in tasks:
-        place = folder / task.name
-        status = record.read_json(place / "status.json") or {}
-        why = record.changes(status, marks[task.name])
-        if place.exists():
-            progress(task.name, f"again: {', '.join(why)}" if why else "kept: ok and unchanged")
-        if why:
-            record.prepare(task, place)
-        if why or not (place / f"{task.name}.html").exists():
-            parameters = task.parameters | {OUTPUT_DIR: "."}
-            jobs.append(Job(task.name, task.notebook.path, place, parameters, *deadlines, execute=bool(why)))
-        differs = {k: {"preset": task.preset[k], "here": v} for k, v in task.parameters.items() if v != task.preset[k]}
-        kept = NOT_STARTED if why else {key: status[key] for key in NOT_STARTED}
-        given = {"parameters": task.parameters, "differs": differs, "overrides": task.overrides}
-        notebooks[task.name] = {"title": task.notebook.title, **kept, **given}
-    record.write_json(folder / "run.json", summary)
 
-    def done(job: Job, outcome: dict[str, Any]) -> None:
-        entry = notebooks[job.name]
+    def __init__(self, root: Path, folder: Path, preset: str, tasks: list[Task], seconds: dict[str, float]):
+        self.root, self.folder, self.seconds = root, folder, seconds
+        self.tasks = {task.name: task for task in tasks}
+        self.progress = report.Progress(list(self.tasks))
+        about = record.describe(root)
+        self.marks = {task.name: record.fingerprint(task, about) for task in tasks}
+        self.statuses = {name: record.read_json(folder / name / "status.json") or {} for name in self.tasks}
+        self.changes = {name: record.changes(self.statuses[name], self.marks[name]) for name in self.tasks}
+        self.summary = {
+            "schema": 1,
+            "status": "running",
+            "exit_code": None,
+            "preset": preset,
+            "started": _now(),
+            "finished": None,
+            **about,
+            "seed": {task.name: task.parameters["seed"] for task in tasks if "seed" in task.parameters},
+            "notebooks": {name: self._entry(task) for name, task in self.tasks.items()},
+        }
+
+    def _entry(self, task: Task) -> dict[str, Any]:
+        kept = NOT_STARTED if self.changes[task.name] else self.statuses[task.name]
+        values = task.parameters.items()
+        return {
+            "title": task.notebook.title,
+            **{key: kept[key] for key in NOT_STARTED},
+            "parameters": task.parameters,
+            "differs": {key: {"preset": task.preset[key], "here": v} for key, v in values if v != task.preset[key]},
+            "overrides": task.overrides,
+        }
+
+    def run(self, workers: int, deadlines: tuple[int, int], lock: int, base: Path | None) -> int:
+        """Execute what must be, keep the rest, compare and conclude. Returns the exit code.
+
+        Args:
+            workers, lock: see :func:`supervise`. deadlines: of a notebook and of a cell, in seconds.
+            base: the run to compare with; None: the reference beside the run, if preset and parameters are the same.
+        """
+        print(f"run {self.folder.name}")
+        for name, changes in self.changes.items():
+            if (self.folder / name).exists():
+                self.progress(name, f"again: {', '.join(changes)}" if changes else "kept: ok and unchanged")
+        jobs = [
+            Job(
+                name,
+                self.folder / name,
+                task.parameters | {OUTPUT_DIR: "."},
+                *deadlines,
+                execute=bool(self.changes[name]),
+            )
+            for name, task in self.tasks.items()
+            if self.changes[name] or not self._page(name).exists()
+        ]
+        names = [job.name for job in jobs if job.execute]
+        print(
+            f"{len(names)} notebooks, {self.summary['preset']} preset: {report.estimate(names, self.seconds, workers)}"
+        )
+        record.write_json(self.folder / "run.json", self.summary)
+        jobs.sort(key=lambda job: -self.seconds.get(job.name, 1e9))
+        signal = supervise(jobs, workers, lock, self)
+        return conclude(self.folder, self.summary, base, signal)
+
+    def _page(self, name: str) -> Path:
+        return self.folder / name / f"{name}.html"
+
+    def begin(self, job: Job) -> None:
         if job.execute:
-            outcome = without_paths(judged(outcome, job.folder), job.folder, root)
-            entry |= outcome
-            record.write_json(job.folder / "status.json", {**outcome, "fingerprint": marks[job.name]})
-        else:  # only its page was missing
-            entry["warnings"] = outcome["warnings"]
-        progress(job.name, f"{entry['status']}: {entry['error']}" if entry["error"] else entry["status"])
+            record.prepare(self.tasks[job.name], job.folder)
 
-    names = [job.name for job in jobs if job.execute]
-    print(f"{len(names)} notebooks, {preset} preset: {report.estimate(names, seconds, workers)}", flush=True)
-    jobs.sort(key=lambda job: -seconds.get(job.name, 1e9))
-    signal = supervise(jobs, workers, lock, progress.section, done)
-    return conclude(folder, summary, base, signal)
+    def section(self, job: Job, event: dict[str, Any]) -> None:
+        self.progress(job.name, f"{event['cell']}/{event['cells']}  {event['section']}")
+
+    def done(self, job: Job, outcome: dict[str, Any]) -> None:
+        entry = self.summary["notebooks"][job.name]
+        if not self._page(job.name).is_file() and not outcome["warnings"]:
+            outcome["warnings"] = ["its page was not made"]
+        if job.execute:
+            outcome = without_paths(judged(outcome, job.folder), job.folder, self.root)
+            entry |= outcome
+            record.write_json(job.folder / "status.json", {**outcome, "fingerprint": self.marks[job.name]})
+        else:
+            entry["warnings"] = outcome["warnings"]
+        self.progress(job.name, f"{entry['status']}: {entry['error']}" if entry["error"] else entry["status"])
 
 
 def judged(outcome: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -94,14 +119,12 @@ def judged(outcome: dict[str, Any], folder: Path) -> dict[str, Any]:
         return outcome | {"status": "failed", "error": str(error)}
 
 
-def without_paths(value: Any, *places: Path) -> Any:
-    """The text in a value without the parts that tell where things lie on this machine."""
-    if isinstance(value, str):
-        for place in (*places, Path(__file__).parents[2], Path(sys.prefix), Path.home()):
-            value = value.replace(f"{place}/", "")
-    elif isinstance(value, dict):
-        return {key: without_paths(item, *places) for key, item in value.items()}
-    return [without_paths(item, *places) for item in value] if isinstance(value, list) else value
+def without_paths(outcome: dict[str, Any], *places: Path) -> dict[str, Any]:
+    """The outcome without what tells where things lie on this machine."""
+    text = json.dumps(outcome)
+    for place in (*places, Path(__file__).parents[2], Path(sys.prefix), Path.home()):
+        text = text.replace(json.dumps(f"{place}/")[1:-1], "")
+    return json.loads(text)
 
 
 def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: int) -> int:
