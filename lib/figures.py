@@ -86,6 +86,7 @@ def curves(
     for axis, (title, group) in zip(axes, groups, strict=True):
         if window:
             axis.axvspan(max(window[0], table[x].min()), min(window[1], table[x].max()), color="0.5", alpha=0.12, lw=0)
+        axis.set(xscale=scale[0], yscale=scale[1], title=title, xlabel=labels[0])
         for name, rows in group.groupby(line, sort=False):
             if theory:
                 axis.plot(rows[x], rows[theory], color=THEORY if measured else colors[name], lw=1.2, zorder=2)
@@ -94,9 +95,11 @@ def curves(
             if band:
                 axis.fill_between(rows[x], rows[band[0]], rows[band[1]], color=colors[name], alpha=0.3, lw=0)
         if reference:
+            limits = axis.get_ylim()  # of the lines: what they are compared with may lie far away
             rows = group.drop_duplicates(x).sort_values(x)
             axis.plot(rows[x], rows[reference], "--", color=THEORY, lw=1.4, zorder=4)
-        axis.set(xscale=scale[0], yscale=scale[1], title=title, xlabel=labels[0])
+            if scale[1] == "log":
+                axis.set_ylim(limits)
         _plain_ticks(axis, table[x])
     axes[0].set_ylabel(labels[1])
     if len(axes) > 3:
@@ -148,8 +151,8 @@ def _plain_ticks(axis, abscissas) -> None:
         side.set_major_formatter(FuncFormatter(_number))
         if len(axis.figure.axes) > 2 and side is axis.xaxis:  # narrow panels
             side.set_major_locator(LogLocator(numticks=4))
-        if high / low < 100:  # few powers of ten: name 2 and 5 as well
-            side.set_minor_locator(LogLocator(subs=(2, 5)))
+        if high / low < 100:  # few powers of ten: name some numbers in between as well
+            side.set_minor_locator(LogLocator(subs=(2, 5) if high / low > 8 else (1.5, 2, 3, 4, 5, 6, 8)))
             side.set_minor_formatter(FuncFormatter(_number))
         else:
             side.set_minor_formatter(NullFormatter())
@@ -158,8 +161,11 @@ def _plain_ticks(axis, abscissas) -> None:
 
 
 def _number(value: float, _position=None) -> str:
-    power = round(np.log10(value)) if value > 0 else 0
-    return f"{value:,g}" if value <= 0 or 1e-3 <= value < 1e5 else f"$10^{{{power}}}$"
+    if value <= 0 or 1e-3 <= value < 1e5:
+        return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    power = int(np.floor(np.log10(value) + 1e-9))
+    factor = f"{value / 10.0**power:.2g}"
+    return f"$10^{{{power}}}$" if factor == "1" else f"${factor}\\cdot 10^{{{power}}}$"
 
 
 def palette(n: int) -> Sequence:
