@@ -6,6 +6,7 @@ A notebook makes one :class:`Results` right after its parameters and saves it in
 
 import io
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ class Results:
         if self.folder:
             (self.folder / "figures").mkdir(parents=True, exist_ok=True)
             (self.folder / "figures" / f"{name}.png").write_bytes(png.getvalue())
-            figure.savefig(self.folder / "figures" / f"{name}.pdf", metadata={"CreationDate": None})
+            try:
+                figure.savefig(self.folder / "figures" / f"{name}.pdf", metadata={"CreationDate": None})
+            except Exception as error:  # the PNG is there, and a print version is not worth losing the results
+                warnings.warn(f"no PDF of figure {name}: {error}", stacklevel=2)
         plt.close(figure)
         display(HTML(f'<a id="figure-{name}"></a>'))
         display({"image/png": png.getvalue(), "text/plain": alt}, raw=True, metadata={"image/png": {"alt": alt}})
