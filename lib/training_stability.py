@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from scipy.integrate import cumulative_trapezoid
-from scipy.optimize import minimize_scalar, newton
+from scipy.optimize import minimize_scalar
 
 from .comparators import best_softmax
 from .covariances import covariance_matrix
@@ -167,18 +167,16 @@ def risk_limits(settings: dict[str, InContextRegression], lengths: list[float]) 
 
 
 def lengths_for(settings: dict[str, InContextRegression], tolerances: list[float]) -> pd.DataFrame:
-    """L(eps): the prompt length at which lim_t R_L = eps, rounded up, by the secant method on log R and log L."""
+    """L(eps): the prompt length at which lim_t R_L = eps, within 0.1 %: the risk is nearly proportional to 1 / L."""
     rows = []
     for name, problem in settings.items():
         row = {"setting": name}
         for eps in tolerances:
-
-            def gap(log_length, problem=problem, eps=eps):
-                length = np.round(np.exp(log_length))
-                return np.log(float(problem.softmax_risk(*best_softmax(problem, length), length).value) / eps)
-
-            guess = np.log(50 * problem.dimension / eps)
-            row[f"ε = {eps:g}"] = int(np.ceil(np.exp(newton(gap, guess, x1=guess - 0.5, tol=1e-4, disp=False))))
+            length, ratio = np.ceil(50 * problem.dimension / eps), np.inf
+            while abs(ratio - 1) > 1e-3 and length < 1e15:
+                ratio = float(problem.softmax_risk(*best_softmax(problem, length), length).value) / eps
+                length = np.ceil(length * ratio)
+            row[f"ε = {eps:g}"] = int(length)
         rows.append(row)
     return pd.DataFrame(rows).set_index("setting")
 
