@@ -1,0 +1,165 @@
+"""Attention kernels: softmax, and what may replace it. One place to import them from.
+
+    Softmax, ScalableSoftmax            exact, by PyTorch's scaled_dot_product_attention
+    MomentAttention, LinearAttention    the prompt's first two moments: what softmax is in the large-prompt limit
+    Performer                           positive random features (:mod:`lib.random_features`)
+    Linformer                           keys and values projected along the length (:mod:`lib.linformer`)
+
+All are called alike, ``kernel(keys, query, values)``; shapes are in :mod:`lib.kernel_interface`.
+
+>>> import numpy as np
+>>> tokens, z, U = np.random.default_rng(0).standard_normal((1000, 4)), np.ones(4) / 4, np.eye(4)
+>>> K, Q = split(U, key_scale=0.5)  # U = K'Q; only Performer cares how
+>>> keys, query, values = project(tokens, z, K, Q, V=np.eye(4))
+>>> exact = Softmax()(keys, query, values)
+>>> [float(np.linalg.norm(f(keys, query, values) - exact).round(3)) for f in (MomentAttention(), Performer(256))]
+[0.015, 0.273]
+"""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from .kernel_interface import AttentionKernel, Cost, PromptState, StreamingKernel, project, split
+from .linformer import Linformer
+from .random_features import Performer
+
+__all__ = [
+    "AttentionKernel",
+    "Cost",
+    "LinearAttention",
+    "Linformer",
+    "MomentAttention",
+    "MomentState",
+    "Performer",
+    "ScalableSoftmax",
+    "Softmax",
+    "StreamingKernel",
+    "project",
+    "split",
+]
+SCORES_IN_MEMORY = 2**22
+
+
+@dataclass(frozen=True)
+class Softmax(AttentionKernel):
+    """Softmax attention, exact: ``sum_i p_i v_i``, p = softmax(keys . query), by PyTorch.
+
+    State: the keys and values themselves. Temporary memory: blocks of prompts of at most 4 million scores, or one
+    prompt.
+    """
+
+    def scale(self, length: int) -> float:
+        """What scores are multiplied by."""
+        return 1.0
+
+    def attend(self, keys, queries, values):
+        from torch import from_numpy
+        from torch.nn.functional import scaled_dot_product_attention
+
+        n, length, _ = keys.shape
+        queries = np.broadcast_to(queries, (n, *queries.shape[1:]))
+        outputs = np.empty((n, queries.shape[1], values.shape[-1]))
+        step = max(1, SCORES_IN_MEMORY // (length * queries.shape[1]))
+        for i in range(0, n, step):
+            block = (from_numpy(np.array(x[i : i + step])) for x in (queries, keys, values))
+            outputs[i : i + step] = scaled_dot_product_attention(*block, scale=self.scale(length)).numpy()
+        return outputs
+
+    def cost(self, length, key_dim, value_dim):
+        return Cost(0, length * (2 * key_dim + 2 * value_dim + 1), length * (key_dim + value_dim), 0)
+
+
+@dataclass(frozen=True)
+class ScalableSoftmax(Softmax):
+    """Softmax attention with scores multiplied by ``factor * log L``: it stays sharp however long the prompt is.
+
+    Source: Nakanishi, arXiv 2501.19399.
+    """
+
+    factor: float = 1.0
+
+    def scale(self, length):
+        return self.factor * log(length)
+
+
+class MomentState(PromptState):
+    """Count, means and centered cross moments of keys and values, in one pass and merged without cancellation.
+
+    Attributes:
+        key_mean (n, r), value_mean (n, k); cross (n, k, r), the sum of (value - mean)(key - mean)'.
+    """
+
+    def __init__(self, centered: bool, denominator: int = 0):
+        self._centered, self._denominator = centered, denominator
+
+    def _start(self, n, key_dim, value_dim):
+        self.key_mean, self.value_mean = np.zeros((n, key_dim)), np.zeros((n, value_dim))
+        self.cross = np.zeros((n, value_dim, key_dim))
+
+    def _add(self, keys, values):
+        key_mean, value_mean, new = keys.mean(1), values.mean(1), keys.shape[1]
+        centered = values - value_mean[:, None]
+        share = new / (self.count + new)
+        key_shift, value_shift = key_mean - self.key_mean, value_mean - self.value_mean
+        self.cross += centered.mT @ (keys - key_mean[:, None])
+        self.cross += self.count * share * value_shift[..., None] * key_shift[:, None]
+        self.key_mean = self.key_mean + share * key_shift
+        self.value_mean = self.value_mean + share * value_shift
+
+    def _read(self, queries):
+        covariance = self.cross / (self.count - self._denominator)
+        if self._centered:
+            return self.value_mean[:, None] + queries @ covariance.mT
+        second_moment = covariance + self.value_mean[..., None] * self.key_mean[:, None]
+        return queries @ second_moment.mT
+
+    @property
+    def numbers(self):
+        return sum(x[0].size for x in (self.key_mean, self.value_mean, self.cross))
+
+
+@dataclass(frozen=True)
+class MomentAttention(StreamingKernel):
+    """The plug-in limit: the prompt's mean and covariance in place of the token measure's.
+
+        mean(v) + Cov(v, k) query,     which is V (m_hat + Gamma_hat U z).
+
+    Equivalently softmax with its weights linearized, ``w_i = (1 + score_i - mean score) / L``. It is the limit of
+    softmax attention for Gaussian tokens and, where the prompt's moments are exact, equal to it.
+
+    unbiased: divide the covariance by L - 1 instead of L (at least two tokens, then). On Gaussian tokens no unbiased
+    function of the prompt is closer to the limit (Lehmann and Scheffe: mean and covariance are complete).
+
+    State: r k + r + k numbers whatever the length.
+    """
+
+    unbiased: bool = False
+
+    def state(self):
+        return MomentState(centered=True, denominator=int(self.unbiased))
+
+    def attend(self, keys, queries, values):
+        if self.unbiased and keys.shape[1] < 2:
+            raise ValueError("an unbiased covariance needs at least 2 tokens, got 1")
+        return super().attend(keys, queries, values)
+
+    def cost(self, length, key_dim, value_dim):
+        build = 2 * length * (key_dim * value_dim + key_dim + value_dim)
+        state = key_dim * value_dim + key_dim + value_dim
+        return Cost(build, 2 * key_dim * value_dim + value_dim, state, 0)
+
+
+@dataclass(frozen=True)
+class LinearAttention(StreamingKernel):
+    """Linear attention ``(1/L) sum_i v_i (k_i . query)``: neither centered nor normalized by a sum of weights.
+
+    It has the limit of softmax attention if the tokens are centered, and only then. One pass, as MomentAttention.
+    """
+
+    def state(self):
+        return MomentState(centered=False)
+
+    def cost(self, length, key_dim, value_dim):
+        return Cost(2 * length * key_dim * value_dim, 2 * key_dim * value_dim, key_dim * value_dim, 0)
