@@ -1,5 +1,6 @@
 """A run from start to end: what is kept, what is executed, what is recorded, and the exit code."""
 
+import asyncio
 import json
 import shutil
 import sys
@@ -72,25 +73,24 @@ class Session:
                 self.folder / name,
                 task.parameters | {OUTPUT_DIR: "."},
                 *deadlines,
-                execute=bool(self.changes[name]),
             )
             for name, task in self.tasks.items()
             if self.changes[name] or not self._page(name).exists()
         ]
-        names = [job.name for job in jobs if job.execute]
+        names = [job.name for job in jobs if self.changes[job.name]]
         print(
             f"{len(names)} notebooks, {self.summary['preset']} preset: {report.estimate(names, self.seconds, workers)}"
         )
         record.write_json(self.folder / "run.json", self.summary)
         jobs.sort(key=lambda job: -self.seconds.get(job.name, 1e9))
-        signal = supervise(jobs, workers, lock, self)
+        signal = asyncio.run(supervise(jobs, workers, lock, self))
         return conclude(self.folder, self.summary, base, signal)
 
     def _page(self, name: str) -> Path:
         return self.folder / name / f"{name}.html"
 
     def begin(self, job: Job) -> None:
-        if job.execute:
+        if self.changes[job.name]:
             record.prepare(self.tasks[job.name], job.folder)
 
     def section(self, job: Job, event: dict[str, Any]) -> None:
@@ -100,12 +100,9 @@ class Session:
         entry = self.summary["notebooks"][job.name]
         if not self._page(job.name).is_file() and not outcome["warnings"]:
             outcome["warnings"] = ["its page was not made"]
-        if job.execute:
-            outcome = without_paths(judged(outcome, job.folder), job.folder, self.root)
-            entry |= outcome
-            record.write_json(job.folder / "status.json", {**outcome, "fingerprint": self.marks[job.name]})
-        else:
-            entry["warnings"] = outcome["warnings"]
+        outcome = without_paths(judged(outcome, job.folder), job.folder, self.root)
+        entry |= outcome | {"fingerprint": self.marks[job.name]}
+        record.write_json(job.folder / "status.json", {**outcome, "fingerprint": self.marks[job.name]})
         self.progress(job.name, f"{entry['status']}: {entry['error']}" if entry["error"] else entry["status"])
 
 
