@@ -16,13 +16,14 @@ b_2c and b_1c of :mod:`lib.functionals`,
     E (A_1 - s)(A_2 - s)  = int [ L1 b_2c phi^{L1-1} + L1 (L1-1) b_1c^2 phi^{L1-2} ] F dtau
                             + int L1 b_1c phi^{L1-1} C dtau,                   C(tau) = int_{-inf}^tau M b_1c phi^{M-1}.
 
-The inner integrals are taken by the sinc rule, which has the accuracy of the trapezoid rule at every upper end.
+The inner integrals are taken by the sinc rule, and the outer ones by the trapezoid rule: both converge exponentially.
 """
 
 from typing import Literal
 
 import numpy as np
-from scipy.special import sici
+from scipy.signal import lfilter
+from scipy.special import exprel, sici
 
 from .covariances import sqrt_psd
 from .fixed_query import checked, score_deviation
@@ -31,7 +32,6 @@ from .prompt_length import compressed
 from .score_law import Average, ScoreLaw
 
 Prompts = Literal["nested", "fresh"]
-PADDING = 160  # grid points below the transforms' own, down to 1e-17 of the integral of phi^M
 
 
 def output_drift(covariance, query, U, V, first: int, second: int, prompts: Prompts = "nested") -> float:
@@ -114,9 +114,7 @@ def nested_moments(s: float, first: int, second: int) -> tuple[float, float]:
     tau, log_phi = transforms.tau, transforms.log_phi
     b2, b1 = transforms.block(((2, ONE),)), transforms.block(((1, H),))
     b2c = transforms.block(((1, H), (1, H)))
-    below = tau[0] + TAU_STEP * np.arange(-PADDING, 0)  # there phi^M is 1 and b_1c is 0
-    weighted = np.concatenate([np.exp(below), np.exp(tau + M * log_phi)])
-    F = np.exp(-tau) * _running_integral(weighted)[PADDING:]
+    F = _mean_below(np.exp(M * log_phi), tau)
     C = _running_integral(M * b1 * np.exp((M - 1) * log_phi))
     one, two = L1 * np.exp((L1 - 1) * log_phi), L1 * (L1 - 1) * np.exp(max(L1 - 2, 0.0) * log_phi)
     together = (one * b2c + two * b1**2) * F + one * b1 * C
@@ -124,7 +122,21 @@ def nested_moments(s: float, first: int, second: int) -> tuple[float, float]:
 
 
 def _running_integral(values: np.ndarray) -> np.ndarray:
-    """The integral up to each grid point of a smooth function that decays at both ends, by the sinc rule."""
+    """The integral up to each grid point of a function that decays at both ends, by the sinc rule."""
     n = len(values)
     steps = np.arange(1 - n, n)
     return np.convolve(values, TAU_STEP * (0.5 + sici(np.pi * steps)[0] / np.pi))[n - 1 : 2 * n - 1]
+
+
+def _mean_below(values: np.ndarray, tau: np.ndarray) -> np.ndarray:
+    """e^{-tau} int_0^{e^tau} g(log u) du on the grid, for a function g that falls from 1 to 0, to 1e-15 everywhere.
+
+    e^{-v}, v = u e^{-center}, has the same limits and a known mean, (1 - e^{-v}) / v. For the rest, which decays at
+    both ends, F_k = e^{-h} F_{k-1} + int_0^h e^{-x} g(tau_k - x) dx, by the sinc rule: nothing grows as e^tau does.
+    """
+    n, v = len(tau), np.exp(tau - tau[np.searchsorted(-values, -0.5)])
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    x = TAU_STEP * (nodes[:, None] + 1) / 2
+    panel = (TAU_STEP / 2 * weights) @ (np.exp(-x) * np.sinc(np.arange(1 - n, n) - x / TAU_STEP))
+    panels = np.convolve(values - np.exp(-v), panel)[n - 1 : 2 * n - 1]
+    return exprel(-v) + lfilter([1.0], [1.0, -np.exp(-TAU_STEP)], panels)

@@ -21,7 +21,7 @@ import numpy as np
 
 from .covariances import sqrt_psd
 from .fixed_query import score_deviation
-from .functionals import softmax_functionals
+from .functionals import LARGEST_S, softmax_functionals
 from .query_average import mean_output_error
 from .smallest_length import LARGEST, smallest_length
 from .user_head import check_covariance
@@ -60,7 +60,11 @@ def prompt_length_for(
     if tolerances.ndim > 1 or not np.all((tolerances > 0) & np.isfinite(tolerances)):
         raise ValueError(f"tolerance must be positive, got {tolerance}")
     error = _squared_deviation(covariance, query_covariance, U, V, query)
-    found = smallest_length(error, np.atleast_1d(tolerances**2 * _allowance(confidence)), largest)
+    targets = np.atleast_1d(tolerances**2 * _allowance(confidence))
+    if query is None and _at_least(covariance, query_covariance, U, V, largest) > targets.max():
+        found = np.full(len(targets), inf)  # loud scores, whose averages are the costly ones
+    else:
+        found = smallest_length(error, targets, largest)
     if tolerances.ndim:
         return found
     return int(found[0]) if np.isfinite(found[0]) else inf
@@ -150,6 +154,18 @@ def _squared_deviation(covariance, query_covariance, U, V, query) -> Callable[[n
         return (average.value + average.numerical_error) / linear  # rounded up
 
     return squared
+
+
+def _at_least(covariance, query_covariance, U, V, length) -> float:
+    """A cheap lower bound on the squared relative deviation over queries, zero unless scores are loud and prompts long.
+
+    At each query the error is at least v |V c|^2 / s^2, and v / s^2 grows with s from s = 1 on, for L >= 1000. Since
+    |V c|^2 <= k s^2 with k = |V Gamma V'|, half of E|V c|^2 comes from queries beyond s_0^2 = E|V c|^2 / (2 k).
+    """
+    head = np.asarray(V) @ covariance @ U
+    linear = np.trace(head @ query_covariance @ head.T)
+    s = sqrt(linear / (2 * np.linalg.norm(V @ np.asarray(covariance) @ np.transpose(V), 2)))
+    return float(deviation(min(s, LARGEST_S), 1, length)) ** 2 / 2 if s > 1 and length >= 1000 else 0.0
 
 
 def compressed(covariance, query_covariance, U, V) -> tuple[np.ndarray, ...]:

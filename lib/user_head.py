@@ -89,7 +89,7 @@ def heads_from_arrays(**arrays) -> Heads:
     return Heads(covariance, query_covariance, U, V, query)
 
 
-def example_heads(seed: int, dim: int = 16, gains: tuple[float, ...] = (0.4, 0.8, 1.2, 2.0)) -> Heads:
+def example_heads(seed: int, dim: int = 16, gains=(0.5, 2.0)) -> Heads:
     """A small layer with random projections, one head a gain, its scores that many times as large as at initialization.
 
     Tokens of covariance toeplitz(0.5); head dimension dim / 4; W_Q, W_K and W_V of variance 1 / dim.
