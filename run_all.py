@@ -138,9 +138,9 @@ def command(args: argparse.Namespace) -> int:
     else:
         folder = args.resume or record.new_folder(root, preset, datetime.now())
         with record.locked(folder) as lock:
-            started = session.Session(ROOT, folder, preset, tasks, seconds)
-            deadlines = args.timeout, args.cell_timeout
-            return started.run(args.jobs or execute.cores(), deadlines, lock, others[0] if others else None)
+            started = session.Session(ROOT, folder, preset, tasks, lock)
+            deadlines = {"timeout": args.timeout, "cell_timeout": args.cell_timeout}
+            return started.run(args.jobs or execute.cores(), deadlines, seconds, others[0] if others else None)
     return 0
 
 
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return command(args)
     except params.UsageError as error:
-        print(*error.lines, sep="\n", file=sys.stderr)
+        print(*error.args, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -48,12 +48,12 @@ class Child:
         if partial(target).exists():
             outcome = self.execute(target)
             left = sweep(self.job["token"], patience=1)
-            self.emit(outcome=outcome)
+            self.emit(**outcome)
             if left:
                 self.emit(warning=f"it left {left} running process(es), which have been ended")
             keep_notebook(target, outcome, self.cell)
         else:  # a resumed run lacks no more than its page
-            self.emit(outcome={**read_json(Path("status.json")), "warnings": []})
+            self.emit(**read_json(Path("status.json")) | {"warnings": []})
         self.executing = False
         try:
             for warning in pages.export(target):
@@ -106,7 +106,7 @@ class Child:
         section = list(headings(self.client.nb))[cell_index]
         if section != self.section:
             self.section = section
-            self.emit(section=section, cell=cell_index + 1, cells=len(self.client.nb.cells))
+            self.emit(section=f"{cell_index + 1}/{len(self.client.nb.cells)}  {section}")
         if self.stopping:
             raise StoppedEarlyError
 

@@ -7,7 +7,6 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from .compare import Difference
 from .pages import style, typeset
 from .record import write_text
 from .report import clock, counts, interval, number
@@ -16,14 +15,7 @@ from .results import Results
 TEMPLATE = Path(__file__).with_name("index.html.j2")
 
 
-def write_index(
-    folder: Path,
-    run: dict[str, Any],
-    results: dict[str, Results],
-    rows: list[Difference] = (),
-    remarks: list[str] = (),
-    base: str = "",
-) -> None:
+def write_index(folder: Path, run: dict[str, Any], results: dict[str, Results], rows=(), remarks=(), base="") -> None:
     """Write the page of a run; it links only to what is there.
 
     Args:
@@ -41,20 +33,15 @@ def write_index(
         return [path.relative_to(folder).as_posix() for name in names for path in sorted(folder.glob(name))]
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"math": lambda text: Markup(typeset(text)), "clock": clock}
-    environment.filters |= {"number": number, "interval": interval}
+    filters = {"math": lambda text: Markup(typeset(text)), "clock": clock, "number": number, "interval": interval}
+    environment.filters |= filters
     seconds = (datetime.fromisoformat(run["finished"]) - datetime.fromisoformat(run["started"])).total_seconds()
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        run=run,
+        **{"run": run, "rows": rows, "remarks": remarks, "base": base, "href": href, "there": there},
         claims=[(name, claim) for name, result in results.items() for claim in result.claims],
         figures=[(name, figure) for name, result in results.items() for figure in result.figures],
         counts=counts(run["notebooks"], results),
         took=clock(seconds),
-        rows=rows,
-        remarks=remarks,
-        base=base,
-        href=href,
-        there=there,
         style=Markup(style()),
     )
     write_text(folder / "index.html", page)

@@ -13,21 +13,7 @@ from pygments.formatters import HtmlFormatter
 from .record import write_text
 
 STYLE = Path(__file__).with_name("style.css")
-TEMPLATE = """
-{%- extends 'lab/base.html.j2' -%}
-{%- block header -%}
-<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ resources.metadata.name }}</title><style>{{ resources.style }}</style></head>
-{%- endblock header -%}
-{%- block body_header -%}
-<body class="notebook"><nav><a href="../index.html">All results of this run</a></nav><main>
-{%- endblock body_header -%}
-{%- block data_png -%}
-<img src="data:image/png;base64,{{ output.data['image/png'] | replace('\n', '') }}"
-  alt="{{ (output | get_metadata('alt', 'image/png') or output.data['text/plain'] or 'figure') | escape_html }}">
-{%- endblock data_png -%}
-"""
+TEMPLATE = Path(__file__).with_name("page.html.j2")
 # What a notebook may hold as math: $$...$$, $...$ (no space inside the dollars, no digit after), environments.
 MATH = re.compile(
     r"\$\$(?P<display>.+?)\$\$|(?<![\\$])\$(?P<inline>[^\s$](?:[^$]*[^\s$\\])?)\$(?!\d)"
@@ -48,7 +34,8 @@ def typeset(text: str) -> str:
 
 def export(notebook: Path) -> list[str]:
     """Write the page of a notebook beside it. Returns warnings, such as a formula that could not be typeset."""
-    exporter = HTMLExporter(raw_template=TEMPLATE, exclude_anchor_links=False, anchor_link_text="#")
+    template = TEMPLATE.read_text(encoding="utf-8")
+    exporter = HTMLExporter(raw_template=template, exclude_anchor_links=False, anchor_link_text="#")
     exporter.extra_template_basedirs = []
     resources = {"metadata": {"name": notebook.stem}, "style": style()}
     page, _ = exporter.from_notebook_node(nbformat.read(notebook, as_version=4), resources=resources)
@@ -58,10 +45,9 @@ def export(notebook: Path) -> list[str]:
     for text in soup.find_all(string=MATH):
         if not SKIP & {parent.name for parent in text.parents}:
             text.replace_with(BeautifulSoup(typeset(str(text)), "html.parser"))
+    box = {"class": "wide", "tabindex": "0", "role": "region", "aria-label": "table"}
     for table in soup.find_all("table"):
-        table.wrap(
-            soup.new_tag("div", attrs={"class": "wide", "tabindex": "0", "role": "region", "aria-label": "table"})
-        )
+        table.wrap(soup.new_tag("div", attrs=box))
     write_text(notebook.with_suffix(".html"), str(soup))
     odd = {code.get_text() for code in soup.select("code.latex")}
     return [f"formula not understood: {latex}" for latex in sorted(odd)]

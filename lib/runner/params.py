@@ -5,6 +5,7 @@ A parameter has the value of the last of these that names it: the notebook's def
 """
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,22 +23,18 @@ OUTPUT_DIR = "output_dir"  # the parameter that the runner itself sets
 
 
 class UsageError(Exception):
-    """What the user must change, one line each; nothing has been started."""
-
-    def __init__(self, *lines: str):
-        super().__init__(*lines)
-        self.lines = lines
+    """What the user must change; each argument is a line."""
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """A source notebook as it was read and checked: its name as ``02_concentration``, and what the runner needs."""
+    """A source notebook as it was read and checked; ``code`` is a digest of its code cells, ``text`` the whole file."""
 
     name: str
     title: str
     parameters: dict[str, Parameter]
-    code: str  # a digest of its code cells
-    text: str  # the whole file
+    code: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -51,15 +48,12 @@ class Source:
 
 @dataclass
 class Task:
-    """One notebook with its resolved parameters.
+    """One notebook with its resolved parameters: by the preset alone, what overrides them, and the result.
 
-    Attributes:
-        preset: the parameters by the preset alone. overrides: what was given besides it.
-        files: for each ``inputs/<name>`` among the values, the file that it is a copy of.
+    ``files`` maps each ``inputs/<name>`` among the values to the file that it is a copy of.
     """
 
     notebook: Notebook
-    parameters: dict[str, Any]
     preset: dict[str, Any]
     overrides: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
@@ -67,6 +61,10 @@ class Task:
     @property
     def name(self) -> str:
         return self.notebook.name
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return self.preset | self.overrides
 
 
 def plan(
@@ -85,20 +83,20 @@ def plan(
         settings: of ``--set``, as ``[NN.]key=value``. recorded: the overrides of a run that is resumed.
     """
     notebooks = {path.stem: load(path) for path in select(root, only)}
-    presets = preset_sources(root, preset, list(notebooks))
-    given = {name: [recorded[name]] if recorded else [] for name in notebooks}
+    sources = {name: [source] for name, source in preset_sources(root, preset, notebooks).items()}
+    for name, source in (recorded or {}).items():
+        sources[name].append(source)
     for path in files:
         if path.stem not in notebooks and len(notebooks) != 1:
             raise UsageError(f"--params {path}: name it after its notebook, or select one with --only")
         name = path.stem if path.stem in notebooks else next(iter(notebooks))
-        given[name].append(Source(str(path), read_mapping(path, str(path)), path.parent))
+        sources[name].append(Source(str(path), read_mapping(path, str(path)), path.parent))
     for setting in settings:
         key, value, names = read_setting(setting, notebooks)
         for name in names:
-            base = [presets[name], *given[name]][-1].base
-            given[name].append(Source(f"--set {setting}", {key: value}, base))
+            sources[name].append(Source(f"--set {setting}", {key: value}, sources[name][-1].base))
     mistakes: dict[str, None] = {}  # in order, each once
-    tasks = [resolve(notebook, presets[name], given[name], mistakes) for name, notebook in notebooks.items()]
+    tasks = [resolve(notebook, *sources[name], mistakes=mistakes) for name, notebook in notebooks.items()]
     if mistakes:
         raise UsageError(*mistakes)
     return tasks
@@ -106,10 +104,7 @@ def plan(
 
 def select(root: Path, only: Iterable[str] = ()) -> list[Path]:
     """The notebooks to run, in order: all, or those given by number or name."""
-    paths = {path.stem: path for path in sorted(root.glob("notebooks/*.ipynb"))}
-    odd = [name for name in paths if not re.fullmatch(r"\d\d_\w+", name)]
-    if odd or not paths:
-        raise UsageError(*(f"notebooks/{name}.ipynb: must be named NN_name.ipynb" for name in odd or ["NN_name"]))
+    paths = {path.stem: path for path in sorted(root.glob("notebooks/[0-9][0-9]_*.ipynb"))}
     chosen = set()
     for word in only:
         hits = [name for name in paths if word in (name, name[:2])]
@@ -128,21 +123,21 @@ def load(path: Path) -> Notebook:
         nbformat.validate(notebook)
     except Exception as error:  # bad JSON, bad encoding, not a notebook: the reason is in the message
         raise UsageError(f"{where}: not a valid notebook: {_first_line(error)}") from None
-    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    tagged = {tag: cell for cell in code for tag in cell.metadata.get("tags", [])}
-    count = sum("parameters" in cell.metadata.get("tags", []) for cell in code)
+    tagged = [(tag, cell.source) for cell in code for tag in cell.metadata.get("tags", [])]
+    declared = [source for tag, source in tagged if tag == "parameters"]
+    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     if language != "python":
         raise UsageError(f"{where}: written in {language}; only Python runs here")
-    if "injected-parameters" in tagged:
+    if "injected-parameters" in dict(tagged):
         raise UsageError(f"{where}: holds an injected-parameters cell, the mark of an executed copy; remove that cell")
-    if count != 1:
-        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {count}")
+    if len(declared) != 1:
+        raise UsageError(f"{where}: needs one code cell tagged 'parameters', has {len(declared)}")
     try:
-        parameters = {parameter.name: parameter for parameter in read_parameters(tagged["parameters"].source)}
+        parameters = {parameter.name: parameter for parameter in read_parameters(declared[0])}
     except ParameterError as error:
         raise UsageError(f"{where}: {error}") from None
-    if OUTPUT_DIR not in parameters:
+    if parameters.pop(OUTPUT_DIR, None) is None:
         raise UsageError(f'{where}: its parameters cell needs `{OUTPUT_DIR}: str = ""`, where results are saved')
     digest = hashlib.sha256("\0".join(cell.source for cell in code).encode()).hexdigest()
     return Notebook(path.stem, next(filter(None, headings(notebook)), path.stem), parameters, digest, text)
@@ -183,14 +178,14 @@ def read_mapping(path: Path, where: str) -> dict[str, Any]:
     return values
 
 
-def preset_sources(root: Path, preset: str, names: list[str]) -> dict[str, Source]:
+def preset_sources(root: Path, preset: str, names: Iterable[str]) -> dict[str, Source]:
     """The preset's file of each notebook; a file without its notebook is an error, and the reverse."""
-    folder, stems = root / "params" / preset, sorted(path.stem for path in root.glob("notebooks/*.ipynb"))
-    stray = [p.name for p in sorted(folder.glob("*.y*ml")) if p.suffix != ".yaml" or p.stem not in stems]
+    folder, stems = root / "params" / preset, [path.stem for path in select(root)]
+    known = [f"{stem}.yaml" for stem in stems]
+    stray = [path.name for path in sorted(folder.glob("*.y*ml")) if path.name not in known]
     if stray:
-        raise UsageError(
-            *(f"params/{preset}/{name}: no notebook{suggest(name.partition('.')[0], stems)}" for name in stray)
-        )
+        lines = (f"params/{preset}/{name}: no notebook{suggest(name.partition('.')[0], stems)}" for name in stray)
+        raise UsageError(*lines)
     where = {name: f"params/{preset}/{name}.yaml" for name in names}
     return {name: Source(where[name], read_mapping(root / where[name], where[name]), folder) for name in names}
 
@@ -204,32 +199,29 @@ def read_setting(setting: str, notebooks: dict[str, Notebook]) -> tuple[str, Any
     meant = [name for name in notebooks if target in ("", name, name[:2])]
     if not meant:
         raise UsageError(f"--set {setting}: no such notebook{suggest(target, notebooks)}")
-    takers = [name for name in meant if key in notebooks[name].parameters]
+    takers = [name for name in meant if key in (*notebooks[name].parameters, OUTPUT_DIR)]
     if not takers:
-        known = dict.fromkeys(k for name in meant for k in notebooks[name].parameters if k != OUTPUT_DIR)
+        known = dict.fromkeys(itertools.chain(*(notebooks[name].parameters for name in meant)))
         raise UsageError(f"--set {setting}: no selected notebook has this key{suggest(key, known)}")
     return key, read_yaml(text, f"--set {setting}"), takers
 
 
-def resolve(notebook: Notebook, preset: Source, given: list[Source], mistakes: dict[str, None]) -> Task:
+def resolve(notebook: Notebook, preset: Source, *given: Source, mistakes: dict[str, None]) -> Task:
     """Apply the sources in order, each value checked; what is refused becomes a line in ``mistakes``."""
-    defaults = {key: p.default for key, p in notebook.parameters.items() if key != OUTPUT_DIR}
-    task = Task(notebook, dict(defaults), dict(defaults))
+    known = notebook.parameters
+    task = Task(notebook, {key: parameter.default for key, parameter in known.items()})
     for source in (preset, *given):
         for key, value in source.values.items():
             try:
                 if key == OUTPUT_DIR:
                     raise ParameterError(f"{OUTPUT_DIR}: is set by run_all.py (choose the place with --output-root)")
-                if key not in defaults:
-                    raise ParameterError(f"{key!r} is no parameter of {task.name}{suggest(str(key), defaults)}")
-                value = check_value(notebook.parameters[key], value, source.base)
+                if key not in known:
+                    raise ParameterError(f"{key!r} is no parameter of {task.name}{suggest(str(key), known)}")
+                value = check_value(known[key], value, source.base)
+                values = task.preset if source is preset else task.overrides
+                values[key] = _with_inputs(value, source.base, task.files)
             except ParameterError as error:
                 mistakes[f"{source.where}: {error}"] = None
-                continue
-            task.parameters[key] = _with_inputs(value, source.base, task.files)
-            (task.preset if source is preset else task.overrides)[key] = task.parameters[key]
-    used = file_names(list(task.parameters.values()))
-    task.files = {name: path for name, path in task.files.items() if name in used}
     return task
 
 
@@ -241,8 +233,8 @@ def _with_inputs(value: Any, base: Path, files: dict[str, Path]) -> Any:
         return {key: _with_inputs(item, base, files) for key, item in value.items()}
     if not file_names(value):
         return value
-    source, number = (base / value).resolve(), 1
-    name = f"inputs/{source.name}"
+    source = (base / value).resolve()
+    name, number = f"inputs/{source.name}", 1
     while files.setdefault(name, source) != source:  # another file of the same name
         number += 1
         name = f"inputs/{source.stem}_{number}{source.suffix}"

@@ -1,4 +1,4 @@
-"""What is on disk of a run: its folder, what it ran on, and how to tell whether a notebook has changed since."""
+"""What is on disk of a run: its folder, what it ran on, and what the results of a notebook depend on."""
 
 import contextlib
 import fcntl
@@ -18,6 +18,7 @@ from typing import Any
 
 import nbformat
 import psutil
+from nbformat.v4 import new_markdown_cell
 from pydantic_core import to_json
 from ruamel.yaml import YAML
 
@@ -33,12 +34,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write all or nothing: a reader never sees half a file."""
     write_text(path, to_json(content, indent=1, inf_nan_mode="strings").decode() + "\n")  # JSON knows no infinity
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all or nothing."""
+    """Write all or nothing: a reader never sees half a file."""
     fresh = path.with_name(path.name + ".partial")
     try:
         fresh.write_text(text, encoding="utf-8")
@@ -56,9 +56,23 @@ def new_folder(root: Path, preset: str, now: datetime) -> Path:
         try:
             folder.mkdir(parents=True)
             return folder
+        except FileExistsError:
+            continue
         except OSError as error:
-            if not folder.is_dir():
-                raise UsageError(f"--output-root {root}: cannot be written: {error.strerror.lower()}") from None
+            raise UsageError(f"--output-root {root}: cannot be written: {error.strerror.lower()}") from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Keep a second runner out of a run's folder as long as any process holds the handle that this yields."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield handle
+    except BlockingIOError:
+        raise UsageError(f"{folder.name}: this run is still going on") from None
+    finally:
+        os.close(handle)
 
 
 def prepare(task: Task, folder: Path) -> None:
@@ -80,7 +94,7 @@ def partial(notebook: Path) -> Path:
 
 
 def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
-    """Give the notebook its final name, with a note at the top and above the cell if it did not finish.
+    """Give the notebook its final name, with a note at the top and a mark above the cell if it did not finish.
 
     Half a notebook, as a full disk leaves it, is no notebook and goes.
     """
@@ -90,10 +104,9 @@ def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
             notebook = nbformat.read(written, as_version=4)
             text = f"**This run did not finish ({outcome['status']}).** {outcome['error']}"
             if cell is not None:
-                here = nbformat.v4.new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}')
-                notebook.cells.insert(cell, here)
+                notebook.cells.insert(cell, new_markdown_cell(f'<a id="stopped-here"></a>\n\n{text}'))
                 text += "\n\n[Go to the cell](#stopped-here)"
-            notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text))
+            notebook.cells.insert(0, new_markdown_cell(text))
             nbformat.write(notebook, written)
         written.replace(target)
     except (OSError, ValueError):
@@ -102,53 +115,46 @@ def keep_notebook(target: Path, outcome: dict, cell: int | None = None) -> None:
 
 def describe(root: Path) -> dict[str, Any]:
     """What a run ran on; nothing that tells whose machine it is or where things lie on it."""
+    git = ("git", "--no-optional-locks", "-C", str(root))
+    cpuinfo = Path("/proc/cpuinfo")
+    cpu = re.search(r"^model name\s*: (.*)$", cpuinfo.read_text() if cpuinfo.exists() else "", flags=re.M)
+    gpus = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
+    installed = {dist.name: dist.version for dist in importlib.metadata.distributions()}
     return {
-        "commit": _git(root, "rev-parse", "HEAD") or None,
-        "dirty": bool(_git(root, "status", "--porcelain")),
+        "commit": _output(*git, "rev-parse", "HEAD") or None,
+        "dirty": bool(_output(*git, "status", "--porcelain")),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": {
-            "cpu": _cpu(),
+            "cpu": cpu[1] if cpu else platform.machine(),
             "cores": psutil.cpu_count(),
             "memory_GiB": round(psutil.virtual_memory().total / 2**30, 1),
         },
-        "device": _device(),
-        "versions": _versions(root),
+        "device": (", ".join(gpus) if os.environ.get("CUDA_VISIBLE_DEVICES") != "" else "") or "cpu",
+        "versions": dict(sorted(installed.items())),
     }
 
 
 def fingerprint(task: Task, about: dict[str, Any]) -> dict[str, str]:
     """All that a notebook's results depend on, part by part: a kept result is valid while these are the same."""
-    library = Path(__file__).parents[1]
-    sources = [p for p in sorted(library.rglob("*.py")) if Path(__file__).parent not in p.parents]
-    return {
-        "code cells": task.notebook.code[:16],
-        "parameters": _digest(to_json(task.parameters)),
-        "input files": _digest(*(path.read_bytes() for _, path in sorted(task.files.items()))),
-        "lib sources": _digest(*(path.read_bytes() for path in sources)),
-        "packages": _digest(to_json([about["python"], about["versions"]])),
-        "device": about["device"],
+    own = Path(__file__).parent
+    sources = [path for path in sorted(own.parent.rglob("*.py")) if own not in path.parents]
+    parts = {
+        "code cells": [task.notebook.code.encode()],
+        "parameters": [to_json(task.parameters)],
+        "input files": [path.read_bytes() for _, path in sorted(task.files.items())],
+        "lib sources": [path.read_bytes() for path in sources],
+        "packages": [to_json([about["python"], about["versions"]])],
+        "device": [about["device"].encode()],
     }
+    return {name: hashlib.sha256(b"\0".join(contents)).hexdigest()[:16] for name, contents in parts.items()}
 
 
 def changes(status: dict[str, Any], mark: dict[str, str]) -> list[str]:
     """Why a notebook must be executed (again): it is not ok, or what it depends on has changed. Empty: keep it."""
     if status.get("status") != "ok":
         return [status.get("status", "no status")]
-    return [part for part in mark if status.get("fingerprint", {}).get(part) != mark[part]]
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[int]:
-    """Keep a second runner out of a run's folder as long as any process holds the handle that this yields."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield handle
-    except BlockingIOError:
-        raise UsageError(f"{folder.name}: this run is still going on") from None
-    finally:
-        os.close(handle)
+    return [part for part in mark if status["fingerprint"].get(part) != mark[part]]
 
 
 def durations(root: Path, preset: str) -> dict[str, float]:
@@ -157,16 +163,9 @@ def durations(root: Path, preset: str) -> dict[str, float]:
     for path in sorted(root.glob("*/run.json"), key=lambda p: (p.parent.name != "reference", p.parent.name)):
         run = read_json(path) or {}
         for name, entry in run.get("notebooks", {}).items() if run.get("preset") == preset else ():
-            if entry.get("status") == "ok" and not entry.get("differs"):
+            if entry["status"] == "ok" and not entry["differs"]:
                 seconds[name] = entry["seconds"]
     return seconds
-
-
-def _digest(*parts: bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(hashlib.sha256(part).digest())
-    return digest.hexdigest()[:16]
 
 
 def _output(*command: str) -> str:
@@ -174,30 +173,3 @@ def _output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _git(root: Path, *command: str) -> str:
-    return _output("git", "--no-optional-locks", "-C", str(root), *command)
-
-
-def _cpu() -> str:
-    try:
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def _device() -> str:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return "cpu"
-    return ", ".join(_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()) or "cpu"
-
-
-def _versions(root: Path) -> dict[str, str]:
-    """Installed versions of what the project pins (of everything, if it pins nothing)."""
-    pins = root / "requirements.txt"
-    names = re.findall(r"^([\w.-]+)==", pins.read_text(encoding="utf-8"), flags=re.M) if pins.exists() else []
-    found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
-    wanted = {re.sub(r"[-_.]+", "-", name).lower() for name in names or found}
-    return {n: v for n, v in sorted(found.items()) if re.sub(r"[-_.]+", "-", n).lower() in wanted}

@@ -1,6 +1,5 @@
-"""What a run says on the terminal: lines while it goes, and a summary at its end."""
+"""What a run says on the terminal."""
 
-import time
 from collections import Counter
 from typing import Any
 
@@ -24,14 +23,10 @@ def interval(ends: tuple[float | None, float | None]) -> str:
 
 
 def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
-    """How long notebooks will take, from how long they took: longest first, each to the first free worker."""
-    unknown = sum(name not in seconds for name in names)
-    free = [0.0] * workers
-    for duration in sorted((seconds[name] for name in names if name in seconds), reverse=True):
-        free[free.index(min(free))] += duration
-    if unknown:
-        return f"time unknown for {unknown} of them" + (f", {clock(max(free))} for the rest" if any(free) else "")
-    return f"about {clock(max(free))}"
+    """How long notebooks will take, from how long they took."""
+    known = [seconds[name] for name in names if name in seconds]
+    unknown = f"time unknown for {len(names) - len(known)} of them, " if len(known) < len(names) else ""
+    return f"{unknown}about {clock(max([sum(known) / workers, *known]))}{' for the rest' if unknown else ''}"
 
 
 def listing(tasks: list[Task], seconds: dict[str, float]) -> str:
@@ -49,16 +44,6 @@ def parameters(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-class Progress:
-    """One line whenever a notebook reaches a new section or ends: good on a terminal and in a log."""
-
-    def __init__(self, names: list[str]):
-        self.start, self.width = time.monotonic(), max(map(len, names), default=0)
-
-    def __call__(self, name: str, text: str) -> None:
-        print(f"{clock(time.monotonic() - self.start):>8}  {name:<{self.width}}  {text}", flush=True)
-
-
 def table(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -67,12 +52,12 @@ def table(rows: list[list[str]]) -> str:
 
 def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
     """Claims, then whatever is wrong (last, where the eye is), then one line of counts."""
-    claims = [(name, claim) for name, result in results.items() for claim in result.claims]
     rows = [["claim", "prediction", "measured", "interval", "verdict", "control"]]
-    for name, claim in claims:
-        values = (number(claim.prediction), number(claim.estimate), interval(claim.interval))
-        rows.append([f"{name[:2]} {claim.id}", *values, claim.verdict, claim.control.verdict])
-    parts = [table(rows)] if claims else []
+    for name, result in results.items():
+        for claim in result.claims:
+            values = (number(claim.prediction), number(claim.estimate), interval(claim.interval))
+            rows.append([f"{name[:2]} {claim.id}", *values, claim.verdict, claim.control.verdict])
+    parts = [table(rows)] if rows[1:] else []
     for name, entry in notebooks.items():
         parts += [f"warning: {name}: {warning}" for warning in entry["warnings"]]
         if entry["status"] != "ok":
