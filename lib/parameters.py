@@ -176,6 +176,8 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, list | tuple):
+        if not value:
+            raise ParameterError("an empty list, which leaves nothing to compute")
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         odd = [key for key in value if not isinstance(key, str)]

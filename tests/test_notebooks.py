@@ -50,7 +50,8 @@ def test_source_is_valid_stripped_and_stable(path):
 @by_name
 def test_cells_are_short_and_define_no_long_function(path):
     for cell in cells(path):
-        assert len(cell.source.splitlines()) <= 15, cell.id
+        is_list = "parameters" in cell.metadata.get("tags", [])  # one line a parameter
+        assert is_list or len(cell.source.splitlines()) <= 15, cell.id
         for node in ast.walk(ast.parse(cell.source)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 5, f"{cell.id}: {node.name} belongs in lib"
@@ -58,8 +59,12 @@ def test_cells_are_short_and_define_no_long_function(path):
 
 @by_name
 def test_prose_and_code_are_in_balance(path):
-    prose, code = (sum(len(cell.source) for cell in cells(path, kind)) for kind in ("markdown", "code"))
-    assert 0.4 < prose / code < 2.5
+    """Captions, statements and comments are prose, too: what counts as code is the rest of a cell."""
+    everything = "\n".join(cell.source for cell in cells(path))
+    said = re.findall(r'"[^"\n]{40,}"|#.*', everything)
+    spoken = sum(map(len, said))
+    prose = spoken + sum(len(cell.source) for cell in cells(path, "markdown"))
+    assert 0.5 < prose / (len(everything) - spoken) < 2.5
     assert "What was not shown" in cells(path, "markdown")[-1].source
 
 

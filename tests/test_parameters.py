@@ -120,6 +120,8 @@ def test_a_value_that_is_accepted(annotation, value, meant):
         ("str", datetime.date(2020, 1, 1), "p: received datetime.date(2020, 1, 1), which YAML reads as a date"),
         ("dict[str, int]", {1: 2}, "p: received {1: 2}, the key 1 inside it must be text"),
         ("list[int]", {3}, "p: received {3}, a set, which is no number, text, list or mapping"),
+        ("list[PromptLength]", [], "p: received [], an empty list"),
+        ("list[list[int]]", [[1], []], "p: received [[1], []], an empty list"),
     ],
 )
 def test_a_value_that_is_refused(annotation, value, message):
