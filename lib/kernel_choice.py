@@ -96,9 +96,11 @@ def choice_figure(table: pd.DataFrame, boundary: pd.Series, tolerance: float) ->
             color = "white" if row.moment > tolerance else "black"
             axis.text(x, y, letters[row.choice], ha="center", va="center", color=color, fontsize=10, weight="bold")
         if name == "Gaussian":
-            heights = np.interp(np.log(boundary.loc[grid.columns]), np.log(grid.index), np.arange(len(grid)))
-            axis.plot(np.arange(grid.shape[1]), heights, color="white", lw=2.5)
-            axis.plot(np.arange(grid.shape[1]), heights, color=figures.THEORY, lw=1.4)
+            shown = boundary[boundary.index.isin(grid.columns)]
+            x = [grid.columns.get_loc(length) for length in shown.index]
+            y = np.interp(np.log(shown), np.log(grid.index), np.arange(len(grid)))
+            axis.plot(x, y, color="white", lw=2.5)
+            axis.plot(x, y, color=figures.THEORY, lw=1.4)
         axis.set_xticks(range(grid.shape[1]), [f"{x:d}" for x in grid.columns], fontsize=8.5)
         axis.set_yticks(range(grid.shape[0]), [f"{x:g}" for x in grid.index])
         axis.set(title=f"{name} tokens", xlabel="prompt length L")

@@ -155,11 +155,12 @@ class MomentAttention(StreamingKernel):
 class LinearAttention(StreamingKernel):
     """Linear attention ``(1/L) sum_i v_i (k_i . query)``: neither centered nor normalized by a sum of weights.
 
-    It has the limit of softmax attention if the tokens are centered, and only then. One pass, as MomentAttention.
+    It has the limit of softmax attention if the tokens are centered, and only then. One pass, with the state of
+    MomentAttention, from which the uncentered moment follows.
     """
 
     def state(self):
         return MomentState(centered=False)
 
     def cost(self, length, key_dim, value_dim):
-        return Cost(2 * length * key_dim * value_dim, 2 * key_dim * value_dim, key_dim * value_dim, 0)
+        return MomentAttention().cost(length, key_dim, value_dim)._replace(query=2 * key_dim * value_dim)
