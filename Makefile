@@ -16,7 +16,7 @@ quick: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 setup: $(READY)

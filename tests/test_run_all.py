@@ -113,21 +113,69 @@ def test_help_fits_a_screen(tmp_path):
     assert max(map(len, out.splitlines())) <= 120
 
 
+THREADS = """import pathlib, numpy as np, torch
+numbers = torch.from_numpy(np.random.default_rng(seed).standard_normal((600, 600)))
+value = float((numbers @ numbers).norm() + numbers.sum())
+pathlib.Path("threads").write_text(str(torch.get_num_threads()))"""
+SUM = "{'sum': {'value': value, 'tolerance': 1e-6}}"
+
+
+class Again:
+    """The collection's first notebook and one that sums on several threads, with a library of their own."""
+
+    def __init__(self, root):
+        self.made = Collection(root).keep_library()
+        (source,) = REPOSITORY.glob("notebooks/01_*.ipynb")
+        self.made.add(source.stem, source.read_text(encoding="utf-8"))
+        values = REPOSITORY / f"params/quick/{source.stem}.yaml"
+        self.made.params(source.stem, values.read_text(encoding="utf-8"), "quick")
+        self.made.add("02_threads", notebook("02_threads", THREADS, last=save("02_threads", metrics=SUM)))
+        self.first = self.run()
+
+    def run(self, *arguments, core: str = "Haswell", change: tuple[str, str, str] | None = None):
+        """Run it on matrix kernels of OpenBLAS, with one line of the library changed."""
+        command = self.made.command("--preset", "quick", *arguments)
+        command["env"]["OPENBLAS_CORETYPE"] = core
+        if change:
+            file, old, new = change
+            path = self.made.root / "lib" / file
+            text = path.read_text(encoding="utf-8")
+            assert text.count(old) == 1
+            path.write_text(text.replace(old, new), encoding="utf-8")
+        answer = subprocess.run(**command, capture_output=True, timeout=400)
+        if change:
+            path.write_text(text, encoding="utf-8")
+        return answer
+
+    def compare(self, **change) -> None:
+        """Run it changed, and find the same within the tolerances."""
+        answer = self.run("--compare", self.made.runs[0].name, **change)
+        assert answer.returncode == 0, answer
+        assert ", 0 drifted" in answer.stdout and "warning" not in answer.stdout
+
+    def threads(self) -> str:
+        return (self.made.runs[-1] / "02_threads/threads").read_text()
+
+
 @pytest.fixture(scope="module")
-def first_notebook(tmp_path_factory):
-    """Two runs of the collection's first notebook, the second on other matrix kernels of OpenBLAS."""
-    root = tmp_path_factory.mktemp("outputs")
-    command = [sys.executable, str(REPOSITORY / "run_all.py"), "--preset", "quick", "--only", "01"]
-    answers = []
-    for core in ("Haswell", "Prescott"):
-        last = ["--compare", *[run.name for run in root.iterdir()]] if answers else []
-        variables = {**os.environ, "OPENBLAS_CORETYPE": core}
-        line = [*command, "--output-root", str(root), *last]
-        answers.append(subprocess.run(line, capture_output=True, text=True, env=variables, timeout=400))
-    return root, answers
+def again(tmp_path_factory):
+    made = Again(tmp_path_factory.mktemp("again"))
+    assert made.first.returncode == 0, made.first
+    assert made.threads() == "1"
+    return made
 
 
-def test_another_blas_kernel_stays_within_the_tolerances(first_notebook):
-    _, answers = first_notebook
-    assert [answer.returncode for answer in answers] == [0, 0], answers
-    assert ", 0 drifted" in answers[1].stdout and "warning" not in answers[1].stdout
+def test_another_blas_kernel_stays_within_the_tolerances(again):
+    again.compare(core="Prescott")
+
+
+def test_another_number_of_threads_stays_within_the_tolerances(again):
+    again.compare(change=("runner/execute.py", 'dict.fromkeys(SINGLE, "1")', 'dict.fromkeys(SINGLE, "2")'))
+    assert again.threads() == "2"
+
+
+def test_another_seed_of_the_bootstrap_stays_within_the_tolerances(again):
+    again.compare(change=("rates.py", "rng.multinomial(", "rng.spawn(1)[0].multinomial("))
+    records = [read_json(next(run.glob("01_*/results.json"))) for run in (again.made.runs[0], again.made.runs[-1])]
+    first, last = ([claim["interval"] for claim in record["claims"]] for record in records)
+    assert first != last
