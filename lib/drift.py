@@ -22,7 +22,6 @@ The inner integrals are taken by the sinc rule, and the outer ones by the trapez
 from typing import Literal
 
 import numpy as np
-from scipy.signal import lfilter
 from scipy.special import exprel, sici
 
 from .covariances import sqrt_psd
@@ -132,11 +131,12 @@ def _mean_below(values: np.ndarray, tau: np.ndarray) -> np.ndarray:
     """e^{-tau} int_0^{e^tau} g(log u) du on the grid, for a function g that falls from 1 to 0, to 1e-15 everywhere.
 
     e^{-v}, v = u e^{-center}, has the same limits and a known mean, (1 - e^{-v}) / v. For the rest, which decays at
-    both ends, F_k = e^{-h} F_{k-1} + int_0^h e^{-x} g(tau_k - x) dx, by the sinc rule: nothing grows as e^tau does.
+    both ends, panels int_0^h e^{-x} g(tau_k - x) dx by the sinc rule are summed: nothing grows as e^tau does.
     """
-    n, v = len(tau), np.exp(tau - tau[np.searchsorted(-values, -0.5)])
+    n, v = len(tau), np.exp(np.minimum(tau - tau[np.searchsorted(-values, -0.5)], 700.0))
     nodes, weights = np.polynomial.legendre.leggauss(12)
     x = TAU_STEP * (nodes[:, None] + 1) / 2
     panel = (TAU_STEP / 2 * weights) @ (np.exp(-x) * np.sinc(np.arange(1 - n, n) - x / TAU_STEP))
     panels = np.convolve(values - np.exp(-v), panel)[n - 1 : 2 * n - 1]
-    return exprel(-v) + lfilter([1.0], [1.0, -np.exp(-TAU_STEP)], panels)
+    decay = np.exp(-TAU_STEP * np.arange(min(n, int(40 / TAU_STEP))))
+    return exprel(-v) + np.convolve(panels, decay)[:n]

@@ -238,7 +238,7 @@ def examples_when_trained(problem: InContextRegression, risk: float) -> float:
 def most_examples(dimensions: Sequence[int], risks: Sequence[float], noise_std: float) -> np.ndarray:
     """The most examples that the paper's optimum needs over dimensions, for each risk as a share of the null risk."""
     problems = {d: InContextRegression(np.eye(d), noise_std) for d in dimensions}
-    needed = [examples_for(p, p.optimum(), np.array(risks) * d / 2, 1e6) for d, p in problems.items()]
+    needed = [examples_for(p, p.optimum(), np.array(risks) * d / 2) for d, p in problems.items()]
     return np.max(needed, axis=0)
 
 
@@ -252,8 +252,8 @@ def few_shot(dimensions: Sequence[int], risks: Sequence[float], noise_std: float
     for d in dimensions:
         problem = InContextRegression(np.eye(d), noise_std)
         head, targets = problem.optimum(), np.array(risks) * d / 2
-        columns = {"dimension": d, "risk": risks, "optimum": examples_for(problem, head, targets, 1e9)}
-        columns["quieter"] = examples_for(problem, quieter(head), targets, 1e9)
+        columns = {"dimension": d, "risk": risks, "optimum": examples_for(problem, head, targets)}
+        columns["quieter"] = examples_for(problem, quieter(head), targets)
         columns["trained"] = [examples_when_trained(problem, target) for target in targets]
         columns["linear"] = smallest_length(lambda L, p=problem, h=head: np.array(p.linear_risk(*h, L)), targets)
         rows.append(pd.DataFrame(columns))

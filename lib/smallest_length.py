@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 
 LARGEST = 1e15  # tokens: the end of the search
+FIRST_STAGE = 1e6  # it goes on from here only if it must
 
 
 def smallest_length(
@@ -22,10 +23,10 @@ def smallest_length(
     Returns:
         Shape (n,), floats; exact up to 1e11, and within 1e-11 of itself beyond.
     """
-    lengths = np.unique(np.round(np.geomspace(1, largest, 46)))
+    lengths = _ladder(1, min(largest, FIRST_STAGE))
     values = error(lengths)
     while True:
-        asked = [_narrow(lengths, values, target) for target in targets]
+        asked = [_narrow(lengths, values, target, largest) for target in targets]
         new = np.setdiff1d(np.concatenate(asked), lengths)
         if len(new) == 0:
             break
@@ -35,11 +36,18 @@ def smallest_length(
     return np.array([_first_below(lengths, values, target) for target in targets])
 
 
-def _narrow(lengths: np.ndarray, values: np.ndarray, target: float) -> np.ndarray:
+def _ladder(low: float, high: float) -> np.ndarray:
+    """Whole lengths from low to high, three a decade."""
+    return np.unique(np.round(np.geomspace(low, high, 2 + int(3 * np.log10(high / low)))))
+
+
+def _narrow(lengths: np.ndarray, values: np.ndarray, target: float, largest: float) -> np.ndarray:
     """Lengths inside the bracket of a target to evaluate next; none where it is narrow enough."""
     above = np.flatnonzero(values > target)
-    if len(above) == 0 or above[-1] == len(lengths) - 1:
+    if len(above) == 0 or lengths[above[-1]] == largest:
         return np.empty(0)
+    if above[-1] == len(lengths) - 1:
+        return _ladder(lengths[-1], largest)
     low, high = lengths[above[-1]], lengths[above[-1] + 1]
     if high - low <= max(1.0, 1e-11 * high):
         return np.empty(0)
