@@ -67,15 +67,20 @@ def choose(table: pd.DataFrame, features: int, dim: int, tolerance: float) -> pd
 
 def exact_deviation(s: float, length, dim: int) -> np.ndarray:
     """Relative root-mean-square deviation of moment attention from softmax, exact, isotropic Gaussian tokens."""
-    eye, a = np.eye(dim), s * np.eye(dim)[0]
-    distance, size = (f(eye, a, eye, eye, length) for f in (moment_softmax_distance, softmax_size))
+    # All that is across the scores enters by its trace: two dimensions stand for all.
+    gamma, a, eye = np.diag([1.0, dim - 1]), np.array([s, 0.0]), np.eye(2)
+    distance, size = (f(gamma, a, eye, eye, length) for f in (moment_softmax_distance, softmax_size))
     return np.sqrt(distance / size)
 
 
 def boundary(lengths: list[int], dim: int, tolerance: float) -> pd.Series:
     """For each length the s at which moment attention deviates from softmax by the tolerance, as `exact_deviation`."""
-    found = [brentq(lambda s, x=x: float(exact_deviation(s, x, dim)) - tolerance, 0.02, 20) for x in lengths]
-    return pd.Series(found, index=lengths)
+
+    def gap(log_s, length):
+        return np.log(float(exact_deviation(np.exp(log_s), length, dim)) / tolerance)
+
+    found = [brentq(gap, np.log(0.02), np.log(20), args=(x,), xtol=1e-4) for x in lengths]
+    return pd.Series(np.exp(found), index=lengths)
 
 
 def choice_figure(table: pd.DataFrame, boundary: pd.Series, tolerance: float) -> plt.Figure:
