@@ -116,7 +116,7 @@ class Child:
 
     def diagnose(self, problem: Exception) -> tuple[str, str]:
         """The status and one line that says what happened."""
-        said = next(iter(str(problem).splitlines()), "")
+        said = next(iter(str(problem).splitlines()), "")[:200]
         code = self.client.exit_code if self.client else None
         match problem:
             case _ if self.stopping == "timeout":
@@ -129,7 +129,7 @@ class Child:
                 return "stopped early", said
             case CellExecutionError():
                 status = "stopped early" if problem.ename == "SystemExit" else "failed"
-                return status, f"{problem.ename}: {problem.evalue}".splitlines()[0]
+                return status, f"{problem.ename}: {problem.evalue}".splitlines()[0][:200]
             case RuntimeError() if code is not None and code < 0:
                 hint = ", perhaps out of memory" if -code == signal.SIGKILL else ""
                 return "kernel died", f"killed by {signal.Signals(-code).name}{hint}"

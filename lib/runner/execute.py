@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ async def run(
                 os.killpg(child.pid, signal.SIGKILL)
         await child.wait()
         sweep(token)
-        heard = Path(errors.name).read_text(errors="replace").splitlines()[-8:]
+        with open(errors.name, errors="replace") as file:
+            heard = [line.rstrip()[:200] for line in deque(file, maxlen=8)]
         shutil.rmtree(scratch, ignore_errors=True)
     await listening
     if not outcome["status"]:

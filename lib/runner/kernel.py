@@ -6,7 +6,6 @@ as done, and the output that is kept of a cell is bounded.
 
 import re
 
-import zmq
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
@@ -32,7 +31,7 @@ class Kernel(AsyncKernelManager):
     def client(self, **kwargs):
         client = super().client(**kwargs)
         # By default a socket drops messages when the kernel is faster than we are, the end of the cell among them.
-        client.context.setsockopt(zmq.RCVHWM, 0)
+        client.context.rcvhwm = 0
         return client
 
 

@@ -78,9 +78,7 @@ def plan(
     """All that will run, or a UsageError with every mistake found in the values.
 
     Args:
-        only: numbers or names of notebooks; none means all.
-        files: of ``--params``; the stem names the notebook, or else exactly one must be selected.
-        settings: of ``--set``, as ``[NN.]key=value``. recorded: the overrides of a run that is resumed.
+        only, files, settings: of ``--only``, ``--params`` and ``--set``. recorded: the overrides of a resumed run.
     """
     notebooks = {path.stem: load(path) for path in select(root, only)}
     sources = {name: [source] for name, source in preset_sources(root, preset, notebooks).items()}

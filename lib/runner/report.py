@@ -25,8 +25,10 @@ def interval(ends: tuple[float | None, float | None]) -> str:
 def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
     """How long notebooks will take, from how long they took."""
     known = [seconds[name] for name in names if name in seconds]
-    unknown = f"time unknown for {len(names) - len(known)} of them, " if len(known) < len(names) else ""
-    return f"{unknown}about {clock(max([sum(known) / workers, *known]))}{' for the rest' if unknown else ''}"
+    about = f"about {clock(max([sum(known) / workers, *known]))}"
+    if len(known) == len(names):
+        return about
+    return f"time unknown for {len(names) - len(known)} of them" + (f", {about} for the rest" if known else "")
 
 
 def listing(tasks: list[Task], seconds: dict[str, float]) -> str:
