@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from statistics_checks import assert_mean
 
 from lib.covariances import covariance_matrix
 from lib.finite_prompt import output_error, sharp_constant
@@ -15,7 +16,6 @@ from lib.kernel_errors import (
 from lib.kernels import LinearAttention, MomentAttention, Softmax, project, split
 from lib.measures import Gaussian
 from lib.regression import InContextRegression
-from tests.statistics_checks import assert_mean
 
 D, K = 4, 3
 CASES = [("isotropic", 1.3, 10), ("toeplitz(0.9)", 0.6, 37), ("rank(2)", 2.0, 3), ("condition(30)", 1.0, 2)]

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from statistics_checks import assert_mean
 
 from lib.covariances import covariance_matrix
 from lib.finite_prompt import score_deviation
 from lib.kernels import Linformer, Softmax
 from lib.linformer import gaussian_projection_error, learn, linear_floor, pooled_error
-from tests.statistics_checks import assert_mean
 
 
 def head(seed=0, dim=3):

@@ -6,10 +6,10 @@ Statistical checks use `assert_mean`: a false-alarm rate of 1e-6 each, were the 
 import numpy as np
 import pytest
 from scipy import stats
+from statistics_checks import assert_mean
 
 from lib.kernels import Performer, Softmax
 from lib.random_features import log_features, output_constant, random_directions, relative_variance
-from tests.statistics_checks import assert_mean
 
 KINDS = [False, True]
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from statistics_checks import assert_mean
 
 from lib import retrieval
 from lib.kernels import Softmax
-from tests.statistics_checks import assert_mean
 
 
 @pytest.mark.parametrize(("strength", "length"), [(1.0, 2), (2.0, 10), (3.0, 100)])
