@@ -1,5 +1,6 @@
 """What a run says on the terminal."""
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -18,8 +19,13 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
-def interval(ends: tuple[float | None, float | None]) -> str:
-    return f"[{number(ends[0])}, {number(ends[1])}]"
+def interval(ends: list[float | None]) -> str:
+    """Both ends, with as many digits as tell them apart."""
+    low, high = ends
+    if None in ends or low == high:
+        return f"[{number(low)}, {number(high)}]"
+    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / (high - low)))), 14)
+    return f"[{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
