@@ -19,12 +19,12 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
-def interval(ends: list[float | None]) -> str:
+def interval(ends: tuple[float | None, float | None]) -> str:
     """Both ends, with as many digits as tell them apart."""
     low, high = ends
     if None in ends or low == high:
         return f"[{number(low)}, {number(high)}]"
-    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / (high - low)))), 14)
+    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / abs(high - low)))), 14)
     return f"[{low:.{digits}g}, {high:.{digits}g}]"
 
 
