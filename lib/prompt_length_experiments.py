@@ -128,7 +128,7 @@ def halving(couplings: Sequence[float], length: float) -> pd.DataFrame:
     one, rows = np.eye(1), []
     lengths = length * 2.0 ** np.arange(16)
     for x in couplings:
-        error = mean_output_error(one, one, np.sqrt([[x]]), one, lengths, rtol=1e-6).value
+        error = mean_output_error(one, one, np.sqrt([[x]]), one, lengths, rtol=1e-5).value
         growth = np.interp(log(4), np.log(error[0] / error), np.arange(len(lengths)))
         row = {"coupling": x, "tolerance": np.sqrt(error[0] / x), "growth": growth}
         rows.append(row | {"predicted": 2 / float(rate_exponent(x))})

@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 
 LARGEST = 1e15  # tokens: the end of the search
-FIRST_STAGE = 1e6  # it goes on from here only if it must
+FIRST_STAGE = 1e7  # it goes on from here only if it must
 
 
 def smallest_length(

@@ -80,7 +80,7 @@ def test_nested_drift_grows_and_stays_below_the_bound(head):
 def test_average_over_queries(head):
     covariance, _, U, V = head
     query_covariance = np.diag([0.1, 0.2, 0.05, 0.1, 0.1])
-    queries = np.random.default_rng(2).normal(size=(1500, D)) @ np.sqrt(query_covariance)
+    queries = np.random.default_rng(2).normal(size=(800, D)) @ np.sqrt(query_covariance)
     for kind in ("nested", "fresh"):
         exact = mean_output_drift(covariance, query_covariance, U, V, 30, 70, kind)
         assert_mean([output_drift(covariance, z, U, V, 30, 70, kind) for z in queries], exact.value)
