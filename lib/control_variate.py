@@ -33,8 +33,8 @@ NUMBERS_IN_MEMORY = 2**20
 MIN_PROMPTS = 4000
 
 
-def prompt_gradients(prompts: Prompts, A, b) -> dict[str, np.ndarray]:
-    """Gradient in (A, b) of each prompt's loss (prediction - target)^2 / 2, for each of :data:`KINDS`.
+def prompt_gradients(prompts: Prompts, A, b, kinds: tuple[str, ...] = KINDS) -> dict[str, np.ndarray]:
+    """Gradient in (A, b) of each prompt's loss (prediction - target)^2 / 2, for each of the kinds.
 
     Leading axes of the prompts, of A (..., d, d) and of b (...) are broadcast. Returns shape (..., n, d^2 + 1).
     """
@@ -46,14 +46,14 @@ def prompt_gradients(prompts: Prompts, A, b) -> dict[str, np.ndarray]:
     m = np.vecdot(p, y)
     mixed, linear = np.vecmat(np.stack([p * (y - m[..., None]), y / L]), x)
     m_linear = np.vecdot(y, scores) / L
-    pairs = ((m, mixed), (m_linear, linear), (m_linear + y.mean(-1), linear))
+    pairs = {"softmax": (m, mixed), "linear": (m_linear, linear), "affine": (m_linear + y.mean(-1), linear)}
 
     def gradient(m, c):
         error = b * m - prompts.target
         outer = ((error * b)[..., None] * c)[..., :, None] * query[..., None, :]
         return np.concatenate([outer.reshape(*error.shape, -1), (error * m)[..., None]], -1)
 
-    return {kind: gradient(*pair) for kind, pair in zip(KINDS, pairs, strict=True)}
+    return {kind: gradient(*pairs[kind]) for kind in kinds}
 
 
 def mean_gradient(problem: InContextRegression, kind: str, head: Head, length) -> np.ndarray:
@@ -303,7 +303,7 @@ def stochastic_race(
             for name, point in points.items():
                 risk = problem.risk_and_gradient("softmax", *unflat(point), length)[0]
                 rows.append({"method": name, "seed": k, "step": step, "risk / best": risk / smallest})
-                gradient = prompt_gradients(prompts, *unflat(point))["softmax"].mean(0)
+                gradient = prompt_gradients(prompts, *unflat(point), ("softmax",))["softmax"].mean(0)
                 points[name] = point + steppers[name](point, gradient)
     return pd.DataFrame(rows)
 
