@@ -59,7 +59,6 @@ def curves(
     band: tuple[str, str] | None = None,
     scale: tuple[str, str] = ("log", "log"),
     labels: tuple[str, str] = ("", ""),
-    notes: dict[str, str] | None = None,
     window: tuple[float, float] | None = None,
     sharey: bool = True,
     height: float = 3.6,
@@ -73,7 +72,6 @@ def curves(
         reference: a column drawn once a panel, dashed black: what all lines are compared with.
         line, panel: what colors and panels tell apart.
         scale, labels: of both axes.
-        notes: text to add to a line's name, such as its slope.
         window: abscissas to shade, where a slope was fitted.
 
     Returns:
@@ -104,11 +102,11 @@ def curves(
     axes[0].set_ylabel(labels[1])
     if len(axes) > 3:
         axes[len(axes) // 2].set_ylabel(labels[1])
-    name_lines(axes[-1], groups[-1][1], x, measured or theory, line, colors, notes or {})
+    name_lines(axes[-1], groups[-1][1], x, measured or theory, line, colors)
     return figure
 
 
-def name_lines(axis, table, x: str, y: str, line: str, colors: dict, notes: dict[str, str]) -> None:
+def name_lines(axis, table, x: str, y: str, line: str, colors: dict) -> None:
     """Write each line's name to the right of the axis at the height of its end, moved apart where names would overlap.
 
     Heights are fractions of the axis, so that they hold at every resolution.
@@ -126,9 +124,8 @@ def name_lines(axis, table, x: str, y: str, line: str, colors: dict, notes: dict
     for rank, (name, px, py) in enumerate(sorted(ends, key=lambda item: item[2])):
         room = 1.0 - gap * (len(ends) - 1 - rank)  # leave space for the names above
         lowest = max(min(py, room), lowest)
-        note = notes.get(str(name), "")
         axis.annotate(
-            f"{name}{'  ' + note if note else ''}",
+            str(name),
             (px, py),
             xycoords="axes fraction",
             xytext=(1.04, lowest),
