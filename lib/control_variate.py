@@ -185,22 +185,22 @@ def _mean_squares(problem: InContextRegression, head: Head, n: int, rng):
     m = np.vecdot(c, tilt)
     error, r = b * m - np.vecdot(w, query), np.exp(score - s2 / 2)
 
-    def outer(vector, last):
-        return np.column_stack([(b * vector[:, :, None] * query[:, None]).reshape(n, -1), last])
+    # A gradient is the pair (b v x_q', k), with square norm b^2 |v|^2 |x_q|^2 + k^2: rows (v, k) are enough.
+    size = np.append(np.full(d, b), 1.0) ** 2
+
+    def mean_square(weights, gradients):
+        squares = gradients**2 * size
+        return float(weights @ (squares[:, :-1].sum(1) * np.vecdot(query, query) + squares[:, -1]) / n)
 
     def influence(dm, dc):
-        return (b * dm)[:, None] * outer(c, m) + error[:, None] * outer(dc, dm)
+        return (b * dm)[:, None] * np.column_stack([c, m]) + error[:, None] * np.column_stack([dc, dm])
 
     softmax = influence(r * (y - m), r[:, None] * ((x - tilt @ S) * (y - m)[:, None] - c))
     linear, mixed = y * score - m, x * y[:, None] - c
     controls = influence(linear, mixed), influence(linear + y, mixed)
-
-    def mean_square(vectors):
-        return float(weight @ (vectors**2).sum(1) / n)
-
     gradient = flat(problem.risk_and_gradient("infinite", *head)[1])
-    limit = float(query_weight @ ((error[:, None] * outer(c, m)) ** 2).sum(1) / n - gradient @ gradient)
-    return limit, mean_square(softmax), *(mean_square(softmax - value) for value in controls)
+    limit = mean_square(query_weight, error[:, None] * np.column_stack([c, m])) - float(gradient @ gradient)
+    return limit, mean_square(weight, softmax), *(mean_square(weight, softmax - value) for value in controls)
 
 
 def means_along(

@@ -123,8 +123,8 @@ def join(curves: list[Curve]) -> Curve:
 def _resampled_means(samples: np.ndarray, rng, n_resamples: int) -> np.ndarray:
     groups = np.array_split(samples, min(GROUPS, len(samples)))
     sums, counts = np.array([g.sum() for g in groups]), np.array([len(g) for g in groups])
-    draws = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=n_resamples)
-    return (draws @ sums) / (draws @ counts)
+    draws = rng.integers(len(groups), size=(n_resamples, len(groups)))
+    return sums[draws].sum(1) / counts[draws].sum(1)
 
 
 def _percentile(value: float, resampled: np.ndarray) -> Estimate:

@@ -15,7 +15,7 @@ there, so that the fine structure of the density at small s, where M is nearly s
 """
 
 from functools import lru_cache
-from math import log
+from math import asinh, log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,9 @@ from .score_law import Average, ScoreLaw
 if TYPE_CHECKING:
     from .regression import Head, InContextRegression
 
-TABLE_STEP, TABLE_DEGREE = 0.05, 7  # the interpolated y and v are within 2e-11, at L = 2 within 2e-10
+TABLE_NODES, TABLE_BEND, TABLE_DEGREE = 261, 6.0, 9  # the interpolated y and v are within 2e-11
+TABLE_STEP = TABLE_BEND * asinh(LARGEST_S / TABLE_BEND) / (TABLE_NODES - 1)
+TABLE_PANEL = 16  # nodes that are computed, and kept, at a time
 FLOW_NODES = 48  # in s; gradients within 1e-8, and 1e-11 for most heads
 CONTOUR = {"step": 0.2, "end": 8.5}  # densities within 1e-11
 
@@ -134,8 +136,9 @@ class _QueryAverage:
 
 def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """y - 1/L and W + 1/L at s, each of shape (n, n_lengths), for s positive: both vanish like s^2 at 0."""
-    end = next(end for end in (6.0, 9.0, 14.0, 20.0, 30.0, LARGEST_S) if s.max() <= end)
-    growth, ratio = np.moveaxis(_table(lengths, end)(s), 1, 0)
+    t = TABLE_BEND * np.arcsinh(s / TABLE_BEND)
+    n_panels = int(t.max() / TABLE_STEP) // TABLE_PANEL + 2  # at least one panel beyond the last point
+    growth, ratio = np.moveaxis(_table(lengths, min(n_panels, -(-TABLE_NODES // TABLE_PANEL)))(t), 1, 0)
     L, x = np.array(lengths), s[:, None] ** 2
     excess = np.expm1(x * growth) / L
     y = excess + 1 / L
@@ -143,18 +146,27 @@ def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarra
 
 
 @lru_cache(maxsize=256)
-def _table(lengths: tuple[float, ...], end: float):
-    """Splines in s of log(L y) / s^2 and log(v / y) / s^2, which are smooth and even: (n,) -> (n, 2, n_lengths)."""
-    margin = 8  # nodes beyond both ends
-    s = TABLE_STEP * np.arange(round(min(end + margin * TABLE_STEP, LARGEST_S) / TABLE_STEP) + 1)
-    L = np.array(lengths)
+def _table(lengths: tuple[float, ...], n_panels: int):
+    """Splines in t of log(L y) / s^2 and log(v / y) / s^2, which are smooth and even: (n,) -> (n, 2, n_lengths).
+
+    The nodes are even in t, s = c sinh(t / c) with c = TABLE_BEND: where s is large the functions vary slowly.
+    """
+    values = np.concatenate([_panel(lengths, k) for k in range(n_panels)])
+    t = TABLE_STEP * np.arange(len(values))
+    mirrored = slice(TABLE_DEGREE, 0, -1)
+    return make_interp_spline(np.append(-t[mirrored], t), np.append(values[mirrored], values, 0), k=TABLE_DEGREE)
+
+
+@lru_cache(maxsize=4096)
+def _panel(lengths: tuple[float, ...], k: int) -> np.ndarray:
+    """The two functions of :func:`_table` at its nodes number k TABLE_PANEL and following."""
+    t, L = TABLE_STEP * np.arange(TABLE_NODES)[k * TABLE_PANEL : (k + 1) * TABLE_PANEL], np.array(lengths)
+    s = np.minimum(TABLE_BEND * np.sinh(t / TABLE_BEND), LARGEST_S)
     w = softmax_functionals(s[:, None], L)
     with np.errstate(divide="ignore", invalid="ignore"):  # at s = 0, set below
         growth, ratio = (np.log(f) / s[:, None] ** 2 for f in (L * w.participation, w.squared_error / w.participation))
-    growth[0], ratio[0] = 1 - 1 / L, 1.0
-    values = np.stack([growth, ratio], 1)
-    mirrored = np.concatenate([values[margin:0:-1], values])
-    return make_interp_spline(np.concatenate([-s[margin:0:-1], s]), mirrored, k=TABLE_DEGREE)
+    growth[s == 0], ratio[s == 0] = 1 - 1 / L, 1.0
+    return np.stack([growth, ratio], 1)
 
 
 def _nodes(end: float, n: int) -> tuple[np.ndarray, np.ndarray]:
