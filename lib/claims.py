@@ -224,9 +224,10 @@ def _show(value: float) -> str:
 
 
 def _show_interval(low: float, high: float) -> str:
-    """Both ends with the digits that tell them apart."""
+    """Both ends with the digits that tell them apart, unless they differ by rounding alone."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return f"[{low:g}, {high:g}]"
     scale = max(abs(low), abs(high))
-    digits = 4 if high - low == 0 or scale == 0 else min(max(3, 2 + math.ceil(math.log10(scale / (high - low)))), 13)
+    equal = math.isclose(low, high, rel_tol=1e-9)
+    digits = 4 if equal else min(max(3, 2 + math.ceil(math.log10(scale / (high - low)))), 12)
     return f"[{low:.{digits}g}, {high:.{digits}g}]"

@@ -152,6 +152,7 @@ def _plain_ticks(axis, abscissas) -> None:
             side.set_minor_locator(LogLocator(subs=(2, 5) if high / low > 8 else (1.5, 2, 3, 4, 5, 6, 8)))
             side.set_minor_formatter(FuncFormatter(_number))
         else:
+            side.set_minor_locator(LogLocator(subs=(2, 5)))
             side.set_minor_formatter(NullFormatter())
     if axis.get_xscale() == "linear" and pd.api.types.is_integer_dtype(abscissas):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

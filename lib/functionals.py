@@ -154,22 +154,22 @@ class _Transforms:
             self._log_q = self.tau[:, None] + s * (self.h + s)
         with np.errstate(over="ignore"):
             self._q = np.exp(self._log_q)
+        self._weights: dict = {}
+        self._blocks: dict = {}
         absent = self._expect(-np.expm1(-self._q), ONE)  # 1 - phi, accurate where phi is close to 1
         phi = np.maximum(self._expect(np.exp(-self._q), ONE), 1e-300)
         self.log_phi = np.where(absent < 0.5, np.log1p(-np.minimum(absent, 0.5)), np.log(phi))
-        self._blocks: dict = {}
 
     def _expect(self, kernel: np.ndarray, f: tuple[float, ...]) -> np.ndarray:
         """E[kernel(q) f(g)] on the grid of tau."""
-        weights = self._density * polynomial.polyval(self.h, f)
+        if f not in self._weights:
+            self._weights[f] = self._density * polynomial.polyval(self.h, f)
+        weights = self._weights[f]
         return np.correlate(kernel, weights, "valid") if self._on_lattice else kernel @ weights
 
     def block(self, factors: tuple[Factor, ...]) -> np.ndarray:
         """b(tau) = E[q^n f(g) e^{-q}], with n the sum of the powers and f the product of the polynomials."""
-        power, f = sum(n for n, _ in factors), ONE
-        for _, coefficients in factors:
-            f = tuple(polynomial.polymul(f, coefficients))
-        key = (power, f)
+        power, f = key = _merged(factors)
         if key not in self._blocks:
             plain = self._expect(np.exp(power * self._log_q - self._q), f)
             if power == 1 and f in _CENTERED:
@@ -178,6 +178,15 @@ class _Transforms:
                 plain = np.where(self.tau < -(self.s**2), small, plain)
             self._blocks[key] = plain
         return self._blocks[key]
+
+
+@lru_cache
+def _merged(factors: tuple[Factor, ...]) -> Factor:
+    """The one factor that several become when they share a token: powers add, polynomials multiply."""
+    f = ONE
+    for _, coefficients in factors:
+        f = tuple(polynomial.polymul(f, coefficients))
+    return sum(n for n, _ in factors), f
 
 
 @lru_cache

@@ -4,7 +4,7 @@ Given w and the query, the tokens are Gaussian with covariance G = [[Sigma, Sigm
 and the finite-prompt theory gives the risk of any head (U, v), v the last row of V. With a = U x_q, c = v' G a and
 s^2 = a' G a it is
 
-    softmax   1/2 { (c - t)^2 + W c^2 + 2 y c t + y v' G v },      W = (v - y) / s^2 - 2 y of lib.softmax_risk
+    softmax   1/2 { (c - t)^2 + W c^2 + 2 y c t + y v' G v },      W = (v - y) / s^2 - 2 y
     linear    1/2 { (c - t)^2 + (s^2 v' G v + c^2) / L },          t = w . x_q
 
 What is left is the average over w and the query, 2 d numbers: by Monte Carlo, with the head's block part, whose risk is
@@ -14,9 +14,9 @@ exact, as control variate. No prompt is drawn.
 import numpy as np
 
 from .comparators import NUMBERS_IN_MEMORY
+from .functional_table import weights_excess
 from .functionals import LARGEST_S
 from .regression import Attention, InContextRegression
-from .softmax_risk import weights_excess
 from .training import BLOCK, Training
 
 

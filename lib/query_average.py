@@ -9,7 +9,8 @@ import numpy as np
 
 from .covariances import sqrt_psd
 from .fixed_query import Quantity, checked, covariance_moments, output_error, score_gradient_error
-from .functionals import LARGEST_S, softmax_functionals
+from .functional_table import weights_excess
+from .functionals import LARGEST_S
 from .score_law import Average, ScoreLaw
 
 
@@ -64,8 +65,9 @@ def _mean_error(covariance, query_covariance, U, V, length, rtol, quantity: Quan
         forms = [(), (pc,)]
 
         def terms(s):
-            w = softmax_functionals(s[:, None], lengths)
-            return np.stack([w.participation * total, (w.squared_error - w.participation) / s[:, None] ** 2])
+            y, W = weights_excess(tuple(lengths), s)
+            y, W = y + 1 / lengths, W - 1 / lengths
+            return np.stack([y * total, W + 2 * y])
     else:
         cc, z2 = maps_to_c.T @ maps_to_c, root @ root
         pgc = maps_to_c.T @ (P @ covariance + covariance @ P) @ maps_to_c / 2

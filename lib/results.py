@@ -69,6 +69,7 @@ class Results:
         """Show a figure with its caption (the message first) and its text alternative; save PNG and PDF."""
         png = io.BytesIO()
         figure.savefig(png, format="png", metadata={"Software": None})
+        figure.set_layout_engine("none")  # the PDF keeps the layout, and costs half
         if self.folder:
             (self.folder / "figures").mkdir(parents=True, exist_ok=True)
             (self.folder / "figures" / f"{name}.png").write_bytes(png.getvalue())

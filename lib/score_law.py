@@ -98,14 +98,15 @@ class ScoreLaw:
         """
         x = s**2
         points, derivative = self._contour(x, np.arange(0, end, step))
-        variances = 1 / (1 - 2 * self._eigenvalues * points[..., None])
+        factors = 1 - 2 * self._eigenvalues * points[..., None]
+        # The logarithm of their product, by real functions and a matrix product: several times faster than log and sum.
+        log_size, angle = np.log(factors.real**2 + factors.imag**2), np.arctan2(factors.imag, factors.real)
+        halves = np.full(len(self._eigenvalues), 0.5)
+        log_transform = -(log_size @ halves) / 2 - 1j * (angle @ halves) - points * x[:, None]
         # The two halves of the contour are complex conjugates; dx = 2 s ds.
         element = derivative * (2 * s[:, None] * step / np.pi)
         element[:, 0] /= 2
-        log_size = np.log(variances.real**2 + variances.imag**2)  # real functions are five times faster here
-        angle = np.arctan2(variances.imag, variances.real)
-        log_transform = log_size.sum(-1) / 4 + 0.5j * angle.sum(-1) - points * x[:, None]
-        return Inversion(points, element * np.exp(log_transform), variances)
+        return Inversion(points, element * np.exp(log_transform), 1 / factors)
 
     def _density(self, s: np.ndarray, forms: list[np.ndarray]) -> np.ndarray:
         rule = self.inversion(s)
@@ -122,7 +123,7 @@ class ScoreLaw:
             first, second = c.sum(1), 2 * (c**2).sum(1)
             step = (first - first**2 / x) / second  # negative
             u = u + step
-            if np.all(np.abs(step) * np.sqrt(second) < 1e-9):  # in units of the width of the saddle
+            if np.all(np.abs(step) * np.sqrt(second) < 1e-3):  # of the width of the saddle: any path near it will do
                 break
         c = eigenvalues / (1 - 2 * eigenvalues * u[:, None])
         second, third = 2 * (c**2).sum(1), 8 * (c**3).sum(1)

@@ -15,31 +15,28 @@ there, so that the fine structure of the density at small s, where M is nearly s
 """
 
 from functools import lru_cache
-from math import asinh, log
+from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.interpolate import make_interp_spline
 
-from .functionals import LARGEST_S, softmax_functionals
+from .functional_table import weights_excess
+from .functionals import LARGEST_S
 from .score_law import Average, ScoreLaw
 
 if TYPE_CHECKING:
     from .regression import Head, InContextRegression
 
-TABLE_NODES, TABLE_BEND, TABLE_DEGREE = 261, 6.0, 9  # the interpolated y and v are within 2e-11
-TABLE_STEP = TABLE_BEND * asinh(LARGEST_S / TABLE_BEND) / (TABLE_NODES - 1)
-TABLE_PANEL = 16  # nodes that are computed, and kept, at a time
-FLOW_NODES = 48  # in s; gradients within 1e-8, and 1e-11 for most heads
-CONTOUR = {"step": 0.2, "end": 8.5}  # densities within 1e-11
+VALUE_NODES, VALUE_CONTOUR = 48, {"step": 0.2, "end": 8.5}  # in s, at least; densities within 1e-11
+FLOW_NODES, FLOW_CONTOUR = 44, {"step": 0.25, "end": 8.0}  # gradients within 1e-8, and 1e-12 for most heads
 
 
 def excess(problem: "InContextRegression", head: "Head", length: np.ndarray, rtol: float) -> Average:
     """R_L - R_inf at one or several prompt lengths; the error is the change when the number of nodes doubles."""
     query = _QueryAverage(problem, head, tuple(length.ravel()))
-    beyond, n_nodes = query.error_beyond_table(), 2 * FLOW_NODES
-    previous, value = query.value(FLOW_NODES), query.value(n_nodes)
-    while np.any(np.abs(value - previous) > rtol * np.abs(value) / 4) and n_nodes < 16 * FLOW_NODES:
+    beyond, n_nodes = query.error_beyond_table(), 2 * VALUE_NODES
+    previous, value = query.value(VALUE_NODES), query.value(n_nodes)
+    while np.any(np.abs(value - previous) > rtol * np.abs(value) / 4) and n_nodes < 16 * VALUE_NODES:
         n_nodes *= 2
         previous, value = value, query.value(n_nodes)
     error = np.abs(value - previous) + beyond
@@ -87,7 +84,7 @@ class _QueryAverage:
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
             y, W = weights_excess(self.lengths, s)
-            rule = self.law.inversion(s, **CONTOUR)
+            rule = self.law.inversion(s, **VALUE_CONTOUR)
             weights = rule.weights * ds[:, None]
             plain = weights.imag.sum(1)
             first, second = ((weights * (rule.variances @ np.diag(n))).imag.sum(1) for n in (self.n1, self.n2))
@@ -102,7 +99,7 @@ class _QueryAverage:
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
             (y,), (W,) = (table.T for table in weights_excess((L,), s))
-            rule = self.law.inversion(s, **CONTOUR)
+            rule = self.law.inversion(s, **FLOW_CONTOUR)
             variances = rule.variances.reshape(-1, len(S))
             y_weights, W_weights = ((rule.weights * (f * ds)[:, None]).ravel() for f in (y, W))
             y_xx, W_xx = (weights @ variances for weights in (y_weights, W_weights))  # E[f xi_i^2]
@@ -126,47 +123,12 @@ class _QueryAverage:
         """A bound on what is left out where s > LARGEST_S: there |W| < 4 and y < 1."""
         if self.law is None or self.s_end < LARGEST_S:
             return 0.0
-        s, ds = _nodes(LARGEST_S, 4 * FLOW_NODES)
+        s, ds = _nodes(LARGEST_S, 4 * VALUE_NODES)
         identity = np.eye(len(self.R))
         mass = abs(1 - self.law.density(s) @ ds)
         second = abs(len(self.R) - self.law.density(s, identity) @ ds)  # of |xi|^2
         forms = 4 * self.b**2 * np.linalg.norm(self.n1, 2) + 2 * abs(self.b) * np.linalg.norm(self.n2, 2)
         return self.tau * (self.b**2 * self.y_variance * mass + forms * second) / 2
-
-
-def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y - 1/L and W + 1/L at s, each of shape (n, n_lengths), for s positive: both vanish like s^2 at 0."""
-    t = TABLE_BEND * np.arcsinh(s / TABLE_BEND)
-    n_panels = int(t.max() / TABLE_STEP) // TABLE_PANEL + 2  # at least one panel beyond the last point
-    growth, ratio = np.moveaxis(_table(lengths, min(n_panels, -(-TABLE_NODES // TABLE_PANEL)))(t), 1, 0)
-    L, x = np.array(lengths), s[:, None] ** 2
-    excess = np.expm1(x * growth) / L
-    y = excess + 1 / L
-    return excess, y * np.expm1(x * ratio) / x - 2 * y + 1 / L
-
-
-@lru_cache(maxsize=256)
-def _table(lengths: tuple[float, ...], n_panels: int):
-    """Splines in t of log(L y) / s^2 and log(v / y) / s^2, which are smooth and even: (n,) -> (n, 2, n_lengths).
-
-    The nodes are even in t, s = c sinh(t / c) with c = TABLE_BEND: where s is large the functions vary slowly.
-    """
-    values = np.concatenate([_panel(lengths, k) for k in range(n_panels)])
-    t = TABLE_STEP * np.arange(len(values))
-    mirrored = slice(TABLE_DEGREE, 0, -1)
-    return make_interp_spline(np.append(-t[mirrored], t), np.append(values[mirrored], values, 0), k=TABLE_DEGREE)
-
-
-@lru_cache(maxsize=4096)
-def _panel(lengths: tuple[float, ...], k: int) -> np.ndarray:
-    """The two functions of :func:`_table` at its nodes number k TABLE_PANEL and following."""
-    t, L = TABLE_STEP * np.arange(TABLE_NODES)[k * TABLE_PANEL : (k + 1) * TABLE_PANEL], np.array(lengths)
-    s = np.minimum(TABLE_BEND * np.sinh(t / TABLE_BEND), LARGEST_S)
-    w = softmax_functionals(s[:, None], L)
-    with np.errstate(divide="ignore", invalid="ignore"):  # at s = 0, set below
-        growth, ratio = (np.log(f) / s[:, None] ** 2 for f in (L * w.participation, w.squared_error / w.participation))
-    growth[s == 0], ratio[s == 0] = 1 - 1 / L, 1.0
-    return np.stack([growth, ratio], 1)
 
 
 def _nodes(end: float, n: int) -> tuple[np.ndarray, np.ndarray]:

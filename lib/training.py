@@ -158,13 +158,14 @@ class _Prompts:
         self.rngs, self.measure = rngs, measure
         self.generators = [torch.Generator().manual_seed(int(rng.integers(2**63))) for rng in rngs]
         self.root = torch.from_numpy(problem.covariance_root)
-        size, self.rows = (
-            problem.dimension + 1,
-            max(1, min(batch, NUMBERS_IN_MEMORY // (length * (problem.dimension + 1)))),
-        )
-        self.single = torch.empty(self.rows, size, length, dtype=torch.float32)
-        self.white, self.weighted = (torch.empty(self.rows, size, length, dtype=torch.float64) for _ in range(2))
-        self.scores = torch.empty(self.rows, 1, length, dtype=torch.float64)
+        # A seed's prompts are drawn so many at a time, whatever the number of seeds; several seeds are reduced at once.
+        size = problem.dimension + 1
+        self.rows = max(1, min(batch, NUMBERS_IN_MEMORY // (length * size)))
+        self.group = max(1, min(len(rngs), NUMBERS_IN_MEMORY // (self.rows * length * size)))
+        shape = self.group, self.rows, size, length
+        self.single = torch.empty(shape, dtype=torch.float32)
+        self.white, self.weighted = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
+        self.scores = torch.empty(self.group, self.rows, 1, length, dtype=torch.float64)
 
     def losses(self, U, v) -> torch.Tensor:
         """Half the mean squared error over a fresh batch, shape (n_arms, n_seeds)."""
@@ -175,8 +176,8 @@ class _Prompts:
         query = torch.from_numpy(query)
         tilt = self._whiten(torch.einsum("asij,sbj->asbi", U, query), w)  # G' U x_q
         with torch.no_grad():
-            reduced = [self._reduce(tilt[:, seed], seed) for seed in range(seeds)]
-            mean, covariance = (torch.stack(parts, 1) for parts in zip(*reduced, strict=True))
+            groups = [self._reduce(tilt[:, k : k + self.group], k) for k in range(0, seeds, self.group)]
+            mean, covariance = (torch.cat(parts, 1) for parts in zip(*groups, strict=True))
         mean = mean + torch.einsum("asbij,asbj->asbi", covariance, tilt - tilt.detach())  # value m, derivative C
         prediction = (self._whiten(v[:, :, None].expand_as(mean), w) * mean).sum(-1)
         return ((prediction - (query * w).sum(-1)) ** 2).mean(-1) / 2
@@ -191,26 +192,31 @@ class _Prompts:
             return rng.standard_normal((self.batch, self.problem.dimension))
         return self.measure.sample(self.batch, 1, rng)[:, 0]
 
-    def _reduce(self, tilt, seed: int):
-        """Attended mean of fresh e and its derivative by the tilt, all of shape (n_arms, batch, D) or (..., D, D)."""
-        blocks = [self._reduce_block(part, seed) for part in tilt.split(self.rows, 1)]
-        return tuple(torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
+    def _reduce(self, tilt, first: int):
+        """Attended mean of fresh e and its derivative by the tilt, for the seeds from ``first`` on.
 
-    def _reduce_block(self, tilt, seed: int):
-        rows = tilt.shape[1]
-        white, weighted, p = self.white[:rows], self.weighted[:rows], self.scores[:rows]
-        self.single[:rows].normal_(generator=self.generators[seed])
-        white.copy_(self.single[:rows])
+        The tilt is of shape (n_arms, n_seeds, batch, D), and so is the mean; the derivative has one more axis.
+        """
+        blocks = [self._reduce_block(part, first) for part in tilt.split(self.rows, 2)]
+        return tuple(torch.cat(parts, 2) for parts in zip(*blocks, strict=True))
+
+    def _reduce_block(self, tilt, first: int):
+        _, seeds, rows, _ = tilt.shape
+        for k in range(seeds):
+            self.single[k, :rows].normal_(generator=self.generators[first + k])
+        white, weighted, p = (x[:seeds, :rows] for x in (self.white, self.weighted, self.scores))
+        white.copy_(self.single[:seeds, :rows])
         if self.measure is not None:
-            x = self.measure.sample(rows, self.length, self.rngs[seed])
-            white[:, :-1] = torch.from_numpy(x).mT
+            for k in range(seeds):
+                x = self.measure.sample(rows, self.length, self.rngs[first + k])
+                white[k, :, :-1] = torch.from_numpy(x).mT
         means, covariances = [], []
         for kind, direction in zip(self.attention, tilt, strict=True):
             if kind == "linear":
                 covariance = white @ white.mT / self.length
                 mean = (covariance @ direction[..., None])[..., 0]
             else:
-                torch.bmm(direction[:, None], white, out=p)
+                torch.matmul(direction[..., None, :], white, out=p)
                 p.sub_(p.amax(-1, keepdim=True)).exp_().div_(p.sum(-1, keepdim=True))
                 torch.mul(white, p, out=weighted)
                 mean = weighted.sum(-1)

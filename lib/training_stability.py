@@ -166,16 +166,21 @@ def risk_limits(settings: dict[str, InContextRegression], lengths: list[float]) 
     return pd.concat(tables, ignore_index=True)
 
 
-def lengths_for(settings: dict[str, InContextRegression], tolerances: list[float]) -> pd.DataFrame:
-    """L(eps): the prompt length at which lim_t R_L = eps, to about 0.1 %: the risk is nearly proportional to 1 / L."""
+def lengths_for(settings: dict[str, InContextRegression], limits: pd.DataFrame, tolerances: list[float]):
+    """L(eps): the prompt length at which lim_t R_L = eps, to about 0.1 %, from the table of the limits.
+
+    The risk is nearly proportional to 1 / L: a step from the last row of the table divides the error by ten and more.
+    """
     rows = []
     for name, problem in settings.items():
-        row = {"setting": name}
+        row, known = {"setting": name}, limits[limits["setting"] == name].iloc[-1]
         for eps in tolerances:
-            length = np.ceil(50 * problem.dimension / eps)
-            for _ in range(6):  # each step divides the error by ten and more
-                ratio = float(problem.softmax_risk(*best_softmax(problem, length), length).value) / eps
+            length, ratio = known["length"], known["risk"] / eps
+            for _ in range(6):
                 length = max(np.ceil(length * ratio), 2.0)
+                ratio = problem.risk_and_gradient("softmax", *best_softmax(problem, length), length)[0] / eps
+                if abs(ratio - 1) < 1e-3:
+                    break
             row[f"ε = {eps:g}"] = int(length)
         rows.append(row)
     return pd.DataFrame(rows).set_index("setting")

@@ -62,7 +62,8 @@ def test_risk_limits_fall_as_one_over_length():
 
 
 def test_the_length_asked_for_reaches_the_risk(problem):
-    length = experiments.lengths_for({"one": problem}, [0.05]).loc["one", "ε = 0.05"]
+    limits = experiments.risk_limits({"one": problem}, [1e4, 1e5])
+    length = experiments.lengths_for({"one": problem}, limits, [0.05]).loc["one", "ε = 0.05"]
     best = experiments.best_softmax(problem, length)
     assert float(problem.softmax_risk(*best, length).value) == pytest.approx(0.05, rel=0.01)
 

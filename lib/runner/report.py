@@ -20,11 +20,11 @@ def number(value: float | None) -> str:
 
 
 def interval(ends: tuple[float | None, float | None]) -> str:
-    """Both ends, with as many digits as tell them apart."""
+    """Both ends, with as many digits as tell them apart, unless they differ by rounding alone."""
     low, high = ends
-    if None in ends or low == high:
+    if None in ends or math.isclose(low, high, rel_tol=1e-9):
         return f"[{number(low)}, {number(high)}]"
-    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / abs(high - low)))), 14)
+    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / abs(high - low)))), 12)
     return f"[{low:.{digits}g}, {high:.{digits}g}]"
 
 
