@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from .claims import Estimate
 from .comparators import best_linear, best_softmax, ridge_risk, risks_on_prompts, softmax_head
 from .covariances import covariance_matrix
 from .figures import WIDTH
@@ -14,7 +13,6 @@ from .flow import Flow, gradient_flow
 from .rates import Curve
 from .regression import Head, InContextRegression
 from .streams import stream
-from .training import block_start, train
 
 
 def tasks(covariances: list, dim: int, noise_std: float, seed: int) -> dict[str, InContextRegression]:
@@ -243,41 +241,6 @@ def shift_figure(table: pd.DataFrame) -> plt.Figure:
     )
     axis.grid(False)
     return figure
-
-
-def sgd_against_flow(
-    problem: InContextRegression, length: int, alpha: float, step_size: float, n_steps: int, seeds: int, seed: int
-) -> pd.DataFrame:
-    """Stochastic training of (A, b) on raw prompts, softmax and linear on the same ones, against the exact flows.
-
-    One row a seed, checkpoint and attention: ``risk`` (exact, of the trained head), ``exact`` (of the flow at that
-    time) and their ``ratio``.
-    """
-    start, tables = problem.balanced_init(alpha), []
-    rngs = [stream(seed, "sgd", length, k) for k in range(seeds)]
-    settings = {"step_size": step_size, "n_steps": n_steps, "rngs": rngs, "n_checkpoints": 10}
-    training = train(problem, length, block_start(start), **settings)
-    for k, attention in enumerate(training.attention):
-        flow = gradient_flow(problem, attention, start, training.time[-1], length=length, times=training.time)
-        A, b = training.parameters["A"][k], training.parameters["b"][k]
-        for s, c in np.ndindex(b.shape):
-            risk = problem.risk_and_gradient(attention, A[s, c], b[s, c], length)[0]
-            row = {"attention": attention, "seed": s, "time": training.time[c], "risk": risk, "exact": flow.risk[c]}
-            tables.append(row | {"ratio": risk / flow.risk[c], "length": f"L = {length}"})
-    return pd.DataFrame(tables)
-
-
-def sgd_estimates(table: pd.DataFrame) -> tuple[Estimate, Estimate]:
-    """Mean risk of softmax SGD over the exact one at the last checkpoint, and over the linear flow's: 95 % intervals.
-
-    Over the seeds, for the prompt length that is farthest from one.
-    """
-    last = table[table["time"] == table.groupby("length")["time"].transform("max")]
-    softmax = last[last["attention"] == "softmax"].groupby("length")["ratio"].apply(list)
-    exact = last.groupby(["length", "attention"])["exact"].first().unstack()
-    farthest = max(softmax.index, key=lambda x: abs(np.mean(softmax[x]) - 1))
-    wrong = np.array(softmax[farthest]) * exact.loc[farthest, "softmax"] / exact.loc[farthest, "linear"]
-    return Estimate.of_mean(softmax[farthest]), Estimate.of_mean(wrong)
 
 
 def against_best(problem: InContextRegression, flows: dict) -> tuple[list[float], list[float]]:

@@ -75,12 +75,6 @@ def test_finite_prompts_shrink_small_directions_most(first):
     assert np.allclose(ridge, 0.3**2, rtol=0.3)  # L s (1 - e) / e is the noise variance, to leading order in 1 / L
 
 
-def test_sgd_ends_at_the_flow(first):
-    table = experiments.sgd_against_flow(first, 20, 0.8, 0.01, 120, 3, seed=0)
-    own, wrong = experiments.sgd_estimates(table)
-    assert 0.9 < own.value < 1.1 < wrong.value
-
-
 def test_a_head_knows_one_covariance(tasks):
     table = experiments.covariate_shift(tasks, 200).pivot(index="trained on", columns="used on", values="relative")
     diagonal = np.diag(table)
