@@ -1,14 +1,13 @@
-"""What supervision costs: the wall time of one notebook under run_all.py against plain papermill.
+"""What supervision costs: the wall time of notebooks under run_all.py against plain papermill.
 
-    .venv/bin/python benchmarks/supervision.py [--preset paper] [--only 01] [--repeats 3]
+    .venv/bin/python benchmarks/supervision.py [--preset paper] [--only 01 ...] [--repeats 1]
 
-Both execute the same notebook with the same parameters on one thread; run_all.py also makes its page, the index and the
-record. Prints every pair of times and the median of the ratios; nothing is kept.
+Both execute the same notebooks with the same parameters on one thread, one after the other; run_all.py also makes their
+pages, the index and the record. Prints every pair of times and the ratio of the totals; nothing is kept.
 """
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,21 +28,21 @@ def seconds(*command: str | Path, folder: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--preset", default="paper", choices=("paper", "quick"))
-    parser.add_argument("--only", default="01", metavar="NN")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NN", help="all notebooks if omitted")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N")
     args = parser.parse_args()
-    (notebook,) = ROOT.glob(f"notebooks/{args.only}*.ipynb")
-    values = ROOT / "params" / args.preset / f"{notebook.stem}.yaml"
-    ratios = []
-    for _ in range(args.repeats):
+    chosen = [path for path in sorted(ROOT.glob("notebooks/*.ipynb")) if path.name.startswith(tuple(args.only))]
+    totals = [0.0, 0.0]
+    for notebook in chosen * args.repeats:
+        values = ROOT / "params" / args.preset / f"{notebook.stem}.yaml"
         with tempfile.TemporaryDirectory() as folder:
             plainly = (sys.executable, "-m", "papermill", notebook, "out.ipynb", "-f", values, "-p", "output_dir", ".")
             plain = seconds(*plainly, folder=folder)
-            command = (sys.executable, ROOT / "run_all.py", "--preset", args.preset, "--only", args.only)
+            command = (sys.executable, ROOT / "run_all.py", "--preset", args.preset, "--only", notebook.stem[:2])
             supervised = seconds(*command, "--output-root", folder, folder=folder)
-        ratios.append(supervised / plain)
-        print(f"papermill {plain:.1f} s, run_all.py {supervised:.1f} s, ratio {ratios[-1]:.3f}", flush=True)
-    print(f"{notebook.stem}, {args.preset} preset: median ratio {statistics.median(ratios):.3f}")
+        totals = [totals[0] + plain, totals[1] + supervised]
+        print(f"{notebook.stem}: papermill {plain:.1f} s, run_all.py {supervised:.1f} s", flush=True)
+    print(f"{args.preset} preset, {len(chosen)} notebooks: ratio {totals[1] / totals[0]:.3f}")
 
 
 if __name__ == "__main__":
