@@ -10,7 +10,7 @@ from .head_risk import checkpoint_risks, held_out_risks
 from .measures import Rademacher, Uniform
 from .regression import InContextRegression
 from .streams import stream
-from .training import block_start, default_start, factored_start, full_start, train
+from .training import block_start, factored_start, full_start, train
 
 
 def sgd_checkpoints(
@@ -32,7 +32,7 @@ def sgd_checkpoints(
             for kind in run.attention
         }
         for k, (kind, other) in enumerate(zip(run.attention, run.attention[::-1], strict=True)):
-            frame = _over_seeds(risks[k], exact[kind])
+            frame = over_seeds(risks[k], exact[kind])
             frame = frame.assign(length=f"L = {length}", attention=kind, time=run.time)
             tables.append(frame.assign(other=risks[k].mean(0) / exact[other]))
     return pd.concat(tables, ignore_index=True)
@@ -41,36 +41,26 @@ def sgd_checkpoints(
 def parametrizations(
     problem: InContextRegression, length, alpha, step_size, n_steps, seeds: int, batch: int, seed: int
 ) -> pd.DataFrame:
-    """Softmax SGD through full U, V and through Q, K, V, O, from the block and from a random start.
+    """Softmax SGD through full U, V and through Q, K, V, O, from the block.
 
-    From the block, each against the exact flow of its own parametrization (that of (U, V) is that of (A, b)), at a
-    quarter of the step size, since the gradients of full matrices have heavy tails; from a random start, whose flow is
-    not in the block, against the risk of the best softmax head of the length.
+    Each is held against the exact flow of its own parametrization (that of (U, V) is that of (A, b)). The gradients of
+    full matrices have heavy tails: a quarter of a step that suits the block.
 
-    Columns: start, time, measured, low, high, exact (the flow, or else the best risk), relative ones, best, and
-    ``linear``, the flow of linear attention from the same block.
+    Columns: start, time, measured, low, high, exact, relative ones, best (the risk of the best softmax head of the
+    length), and ``linear``, the flow of linear attention from the same block.
     """
-    block, d = problem.balanced_init(alpha), problem.dimension
-    starts = {
-        "(U, V), block": full_start(block),
-        "(Q, K, V, O), block": factored_start(block),
-        "(Q, K, V, O), random": [default_start(d, stream(seed, "default", k)) for k in range(seeds)],
-    }
-    best = float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+    block = problem.balanced_init(alpha)
+    best = problem.risk_and_gradient("softmax", *best_softmax(problem, length), length)[0]
     tables = []
-    for name, start in starts.items():
-        rngs = [stream(seed, "parametrization", name, k) for k in range(seeds)]
-        step = step_size if "random" in name else step_size / 4
-        settings = {"step_size": step, "n_steps": n_steps, "rngs": rngs, "batch": batch}
+    for name, start in {"(U, V)": full_start(block), "(Q, K, V, O)": factored_start(block)}.items():
+        rngs = [stream(seed, "parametrization", f"{name}, block", k) for k in range(seeds)]
+        settings = {"step_size": step_size, "n_steps": n_steps, "rngs": rngs, "batch": batch}
         run = train(problem, length, start, attention=("softmax",), n_checkpoints=14, **settings)
         risks, _ = checkpoint_risks(problem, run, n_draws=2048, rng=stream(seed, "draws"))
-        exact = np.full(len(run.time), best)
-        if "random" not in name:
-            factored = name.startswith("(Q")
-            flow = {"length": length, "times": run.time, "factored": factored}
-            exact = gradient_flow(problem, "softmax", block, run.time[-1], **flow).risk
+        flow = {"length": length, "times": run.time, "factored": name.startswith("(Q")}
+        exact = gradient_flow(problem, "softmax", block, run.time[-1], **flow).risk
         linear = gradient_flow(problem, "linear", block, run.time[-1], length=length, times=run.time).risk
-        tables.append(_over_seeds(risks[0], exact).assign(start=name, time=run.time, best=best, linear=linear))
+        tables.append(over_seeds(risks[0], exact).assign(start=name, time=run.time, best=best, linear=linear))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -89,7 +79,7 @@ def other_tokens(
             start = block_start(problem.balanced_init(alpha))
             run = train(problem, length, start, attention=("softmax",), n_checkpoints=8, **settings)
             risks, _ = held_out_risks(problem, run, held_out, stream(seed, "held out", name, length), measure)
-            frame = _over_seeds(risks[0], np.full(len(run.time), np.nan))
+            frame = over_seeds(risks[0], np.full(len(run.time), np.nan))
             tables.append(frame.assign(tokens=name, length=f"L = {length}", L=length, time=run.time))
     return pd.concat(tables, ignore_index=True)
 
@@ -104,7 +94,7 @@ def gain_from_length(table: pd.DataFrame, tokens: list[str]) -> tuple[list[float
     return trained, untrained
 
 
-def _over_seeds(risks: np.ndarray, exact: np.ndarray) -> pd.DataFrame:
+def over_seeds(risks: np.ndarray, exact: np.ndarray) -> pd.DataFrame:
     """Means over the seeds with Student's intervals, at each checkpoint, also relative to exact."""
     means = [Estimate.of_mean(column) if np.ptp(column) else Estimate.exact(column[0]) for column in risks.T]
     frame = pd.DataFrame(means, columns=["measured", "low", "high"]).assign(exact=exact)

@@ -21,11 +21,9 @@ def test_sgd_follows_its_own_flow_and_not_the_other(problem):
 
 
 def test_parametrizations_follow_flows_of_their_own(problem):
-    table = experiments.parametrizations(problem, 20, 0.8, 0.02, 120, 2, 64, seed=0)
-    block = table[table["start"].str.contains("block")]
-    assert np.abs(block["measured / exact"] - 1).max() < 0.2
-    random = table[table["start"].str.contains("random")]
-    assert (random["exact"] == random["best"]).all()
+    table = experiments.parametrizations(problem, 20, 0.8, 0.005, 120, 2, 64, seed=0)
+    assert list(table["start"].unique()) == ["(U, V)", "(Q, K, V, O)"]
+    assert np.abs(table["measured / exact"] - 1).max() < 0.2
     assert (table["measured"] > 0.95 * table["best"]).all()  # nothing beats the best head
 
 
