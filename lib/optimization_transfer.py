@@ -1,79 +1,32 @@
-r"""Experiments of notebook 07 without prompts: step sizes, a preconditioner, and which prompt length to train at.
-
-The infinite-prompt risk depends on b A alone, and has risk 0 on the valley (A, b) = (Sigma^-1 / b, b). Its Hessian has
-one flat direction there, t = (-A, b): only the prompt's finite length tells the heads of the valley apart, by
-
-    C(b) = lim L R_L(Sigma^-1 / b, b),        closed in b (:meth:`InContextRegression.long_prompt_constant`).
-
-Everything used for softmax here is computed from these two, without a prompt and without softmax.
-"""
+"""Experiments of notebook 07 without prompts: step sizes, the race of rules, and which prompt length to train at."""
 
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
 
 from .comparators import best_softmax
 from .regression import Head, InContextRegression
+from .step_rules import (
+    LongPrompt,
+    Rule,
+    adam,
+    closed_form_momentum,
+    constant_step,
+    flat,
+    long_prompt,
+    momentum,
+    optimal_constant_step,
+    preconditioned,
+    schedule,
+    stable_step,
+    unflat,
+)
 from .training_stability import infinite_hessian
 
-SCHEDULE = 1.5  # step x largest curvature of the limit, halfway between the safe 1 and the unstable 2
 LARGEST_COUPLING = 9.0  # where a run is given up: scores this large freeze the softmax on a few tokens
-LARGEST_CHANGE = 0.2  # of the head in one preconditioned step, relative to its norm
-
-Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Maps a head and its gradient, both flat, to the step; a rule may have a memory and serves for one run."""
-
-
-class LongPrompt(NamedTuple):
-    """What the trained heads tend to as L grows, and how strongly they are held there.
-
-    Attributes:
-        head: the head of the valley with the smallest C. constant: its C, the limit of L x best risk.
-        curvature: second derivative of C by log b.
-    """
-
-    head: Head
-    constant: float
-    curvature: float
-
-
-def flat(head: Head) -> np.ndarray:
-    """(A, b) as one vector of d^2 + 1 entries."""
-    return np.append(head.A, head.b)
-
-
-def unflat(point: np.ndarray) -> Head:
-    d = round(np.sqrt(len(point) - 1))
-    return Head(point[:-1].reshape(d, d), float(point[-1]))
-
-
-def long_prompt(problem: InContextRegression) -> LongPrompt:
-    """Limit of the best softmax heads for L to infinity, from one scalar minimization.
-
-    Source: exact here (notebook 07): on the valley b A = Sigma^-1 the risk is C(b) / L to leading order.
-    """
-    inverse = np.linalg.inv(problem.covariance)
-
-    def constant(log_b):
-        b = np.exp(log_b)
-        return problem.long_prompt_constant(inverse / b, b)
-
-    lowest = np.log(2 * problem.coupling(inverse)) / 2  # coupling 1/2, where C is infinite
-    found = minimize_scalar(constant, bounds=(lowest + 1e-3, lowest + 3), method="bounded", options={"xatol": 1e-9}).x
-    step = 1e-3
-    curvature = (constant(found + step) - 2 * constant(found) + constant(found - step)) / step**2
-    b = float(np.exp(found))
-    return LongPrompt(Head(inverse / b, b), float(constant(found)), float(curvature))
-
-
-def stable_step(hessian: np.ndarray) -> float:
-    """Largest stable step of gradient descent, 2 / (largest eigenvalue)."""
-    return float(2 / np.linalg.eigvalsh(hessian)[-1])
 
 
 def softmax_hessian(problem: InContextRegression, head: Head, length, step: float = 1e-4) -> np.ndarray:
@@ -132,61 +85,6 @@ def edge_of_stability(problem: InContextRegression, length, fractions, alpha: fl
     return pd.DataFrame(rows)
 
 
-def constant_step(step: float) -> Rule:
-    return lambda point, gradient: -step * gradient
-
-
-def momentum(step: float, decay: float) -> Rule:
-    """Heavy ball."""
-    velocity = 0.0
-
-    def rule(point, gradient):
-        nonlocal velocity
-        velocity = decay * velocity - step * gradient
-        return velocity
-
-    return rule
-
-
-def adam(step: float, first: float = 0.9, second: float = 0.999) -> Rule:
-    mean, square, k = 0.0, 0.0, 0
-
-    def rule(point, gradient):
-        nonlocal mean, square, k
-        mean, square, k = first * mean + (1 - first) * gradient, second * square + (1 - second) * gradient**2, k + 1
-        return -step * mean / (1 - first**k) / (np.sqrt(square / (1 - second**k)) + 1e-8)
-
-    return rule
-
-
-def schedule(problem: InContextRegression, factor: float = SCHEDULE) -> Rule:
-    """Gradient descent with the step factor / (largest curvature of the limit at the current head)."""
-    return lambda point, gradient: -factor / 2 * stable_step(infinite_hessian(problem, point)) * gradient
-
-
-def preconditioned(
-    problem: InContextRegression, length, limit: LongPrompt | None = None, largest_change: float = LARGEST_CHANGE
-) -> Rule:
-    r"""Gradient steps with the inverse of a matrix known in closed form from the limit.
-
-    P = J'J + (C'' / L) t t' / |t|^4: J the Jacobian of b Sigma A Sigma_q^{1/2}, the Gauss-Newton matrix of the
-    infinite-prompt risk; t = (-A, b) its flat direction, with the curvature that a prompt of length L gives it. A step
-    changes the head by at most ``largest_change`` of its norm. Source: ours (notebook 07).
-    """
-    limit = limit or long_prompt(problem)
-    S, R, tau = problem.covariance, problem.query_root, problem.task_variance
-
-    def rule(point, gradient):
-        A, b = unflat(point)
-        J = np.column_stack([b * np.kron(S, R), (S @ A @ R).ravel()])
-        t = np.append(-A, b)
-        P = tau * J.T @ J + limit.curvature / length * np.outer(t, t) / (t @ t) ** 2
-        step = -cho_solve(cho_factor(P), gradient)
-        return step * min(1.0, largest_change * np.linalg.norm(point) / np.linalg.norm(step))
-
-    return rule
-
-
 def steps_to(problem: InContextRegression, length, rule: Rule, start: Head, target: float, most: int) -> int:
     """Steps of a rule with exact softmax gradients until the risk is at most the target; ``most`` if never.
 
@@ -203,17 +101,6 @@ def steps_to(problem: InContextRegression, length, rule: Rule, start: Head, targ
             return most
         point = point + rule(point, flat(gradient))
     return most
-
-
-def closed_form_momentum(problem: InContextRegression, length, limit: LongPrompt | None = None) -> Rule:
-    """Heavy ball with the step and decay that are optimal for the curvatures of the limit, between the flat direction's
-    C'' / (L |t|^2) and the largest one, at the head for L to infinity. Source: Polyak (1964), with ours put in.
-    """
-    limit = limit or long_prompt(problem)
-    head = flat(limit.head)
-    largest, smallest = 2 / stable_step(infinite_hessian(problem, head)), limit.curvature / (length * (head @ head))
-    root = np.sqrt(largest) + np.sqrt(smallest)
-    return momentum(4 / root**2, ((np.sqrt(largest) - np.sqrt(smallest)) / root) ** 2)
 
 
 def tuned_rules(problem: InContextRegression, limit: LongPrompt) -> dict[str, list[Callable[[], Rule]]]:
@@ -245,7 +132,7 @@ def race(
             target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
             run = (problem, length)
             closed = {
-                "constant step, closed form": constant_step(_optimal_constant_step(problem, length, limit)),
+                "constant step, closed form": constant_step(optimal_constant_step(problem, length, limit)),
                 "schedule, closed form": schedule(problem),
                 "momentum, closed form": closed_form_momentum(problem, length, limit),
                 "preconditioned, closed form": preconditioned(problem, length, limit, largest_change),
@@ -269,12 +156,6 @@ def total_ratio(table: pd.DataFrame, method: str, against: str, most: int) -> fl
     wide = best_tuned(table)
     arrived = wide[wide[against] < most]
     return float(arrived[method].sum() / arrived[against].sum()) if len(arrived) else np.nan
-
-
-def _optimal_constant_step(problem: InContextRegression, length, limit: LongPrompt) -> float:
-    head = flat(limit.head)
-    largest, smallest = 2 / stable_step(infinite_hessian(problem, head)), limit.curvature / (length * (head @ head))
-    return 2 / (largest + smallest)
 
 
 def best_tuned(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from statistics_checks import assert_mean
 
-from lib import control_variate
+from lib import control_variate, step_rules, stochastic_optimization
 from lib import optimization_transfer as experiments
 from lib.comparators import best_softmax
 from lib.control_variate import KINDS, mean_gradient, prompt_gradients
@@ -18,15 +18,15 @@ GENERAL = Head(np.array([[0.3, 0.1, 0.0], [-0.1, 0.4, 0.2], [0.1, 0.0, 0.2]]), 1
 
 
 def test_flat_and_unflat_are_inverse():
-    head = experiments.unflat(experiments.flat(GENERAL))
+    head = step_rules.unflat(step_rules.flat(GENERAL))
     np.testing.assert_array_equal(head.A, GENERAL.A)
     assert head.b == GENERAL.b
 
 
 @pytest.mark.parametrize("problem", [ISOTROPIC, PROBLEM], ids=["isotropic", "toeplitz, d = 3"])
 def test_the_long_prompt_head_is_the_limit_of_the_best_heads(problem):
-    limit, best = experiments.long_prompt(problem), best_softmax(problem, 1e7)
-    np.testing.assert_allclose(experiments.flat(limit.head), experiments.flat(best), rtol=1e-3, atol=1e-5)
+    limit, best = step_rules.long_prompt(problem), best_softmax(problem, 1e7)
+    np.testing.assert_allclose(step_rules.flat(limit.head), step_rules.flat(best), rtol=1e-3, atol=1e-5)
     risk = problem.risk_and_gradient("softmax", *best, 1e7)[0]
     assert 1e7 * risk == pytest.approx(limit.constant, rel=1e-3)
     assert problem.infinite_risk(*limit.head) == pytest.approx(0, abs=1e-20)
@@ -34,20 +34,20 @@ def test_the_long_prompt_head_is_the_limit_of_the_best_heads(problem):
 
 def test_the_long_prompt_head_has_its_reference_values_whatever_the_covariance():
     for name in ("isotropic", "toeplitz(0.5)", "condition(10)"):
-        limit = experiments.long_prompt(InContextRegression(covariance_matrix(name, 5), np.sqrt(0.1)))
+        limit = step_rules.long_prompt(InContextRegression(covariance_matrix(name, 5), np.sqrt(0.1)))
         assert limit.constant == pytest.approx(48.71, abs=5e-3)
         assert limit.head.b == pytest.approx(2.84977, abs=1e-4)
 
 
 def test_the_curvature_is_that_of_the_softmax_risk_along_the_valley():
-    limit, L = experiments.long_prompt(PROBLEM), 1e6
+    limit, L = step_rules.long_prompt(PROBLEM), 1e6
     along = [PROBLEM.softmax_risk(limit.head.A / k, k * limit.head.b, L).value for k in np.exp([-0.02, 0, 0.02])]
     assert L * (along[0] - 2 * along[1] + along[2]) / 4e-4 == pytest.approx(limit.curvature, rel=0.02)
 
 
 def test_the_softmax_hessian_tends_to_that_of_the_limit_and_is_symmetric():
     head = PROBLEM.optimum()
-    limit = infinite_hessian(PROBLEM, experiments.flat(Head(head.A / 2, 2 * head.b)))
+    limit = infinite_hessian(PROBLEM, step_rules.flat(Head(head.A / 2, 2 * head.b)))
     gaps = [
         np.abs(experiments.softmax_hessian(PROBLEM, Head(head.A / 2, 2 * head.b), L) - limit).max() for L in (1e3, 1e4)
     ]
@@ -57,34 +57,34 @@ def test_the_softmax_hessian_tends_to_that_of_the_limit_and_is_symmetric():
 def test_the_balanced_head_is_the_flattest_of_the_isotropic_valley():
     """The largest curvature at (I / b, b) is b^2 + d / b^2."""
     for b in (1.0, 5**0.25, 3.0):
-        step = experiments.stable_step(infinite_hessian(ISOTROPIC, experiments.flat(Head(np.eye(5) / b, b))))
+        step = step_rules.stable_step(infinite_hessian(ISOTROPIC, step_rules.flat(Head(np.eye(5) / b, b))))
         assert step == pytest.approx(2 / (b**2 + 5 / b**2))
     assert ISOTROPIC.stable_step() == pytest.approx(1 / np.sqrt(5))
 
 
 def test_rules_take_their_textbook_steps():
     gradient = np.array([1.0, -2.0])
-    heavy = experiments.momentum(0.1, 0.5)
+    heavy = step_rules.momentum(0.1, 0.5)
     np.testing.assert_allclose(heavy(gradient, gradient), -0.1 * gradient)
     np.testing.assert_allclose(heavy(gradient, gradient), -0.15 * gradient)
-    np.testing.assert_allclose(experiments.adam(0.3)(gradient, gradient), [-0.3, 0.3], rtol=1e-6)
-    np.testing.assert_allclose(experiments.constant_step(0.2)(gradient, gradient), [-0.2, 0.4])
+    np.testing.assert_allclose(step_rules.adam(0.3)(gradient, gradient), [-0.3, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(step_rules.constant_step(0.2)(gradient, gradient), [-0.2, 0.4])
 
 
 def test_the_preconditioner_steps_into_the_valley_and_a_run_that_diverges_is_given_up():
     start, L = PROBLEM.balanced_init(0.3), 500
     target = 1.05 * PROBLEM.risk_and_gradient("softmax", *best_softmax(PROBLEM, L), L)[0]
     run = (start, target, 60)
-    assert experiments.steps_to(PROBLEM, L, experiments.preconditioned(PROBLEM, L), *run) < 15
+    assert experiments.steps_to(PROBLEM, L, step_rules.preconditioned(PROBLEM, L), *run) < 15
     wrong = InContextRegression(0.2 * np.eye(3), 0.4, 1.5)
-    assert experiments.steps_to(PROBLEM, L, experiments.preconditioned(wrong, L), *run) == 60
-    assert experiments.steps_to(PROBLEM, L, experiments.constant_step(50.0), *run) == 60
-    assert experiments.steps_to(PROBLEM, L, experiments.constant_step(0.1), start, np.inf, 60) == 0
+    assert experiments.steps_to(PROBLEM, L, step_rules.preconditioned(wrong, L), *run) == 60
+    assert experiments.steps_to(PROBLEM, L, step_rules.constant_step(50.0), *run) == 60
+    assert experiments.steps_to(PROBLEM, L, step_rules.constant_step(0.1), start, np.inf, 60) == 0
 
 
 def test_a_preconditioned_step_is_no_longer_than_allowed():
-    point = experiments.flat(GENERAL)
-    step = experiments.preconditioned(PROBLEM, 100, largest_change=0.1)(point, 100 * np.ones(10))
+    point = step_rules.flat(GENERAL)
+    step = step_rules.preconditioned(PROBLEM, 100, largest_change=0.1)(point, 100 * np.ones(10))
     assert np.linalg.norm(step) == pytest.approx(0.1 * np.linalg.norm(point))
 
 
@@ -111,7 +111,7 @@ def test_prompt_gradients_are_those_of_the_loss():
     x, y = prompts.tokens[..., :-1], prompts.tokens[..., -1]
 
     def losses(point, kind):
-        A, b = experiments.unflat(point)
+        A, b = step_rules.unflat(point)
         scores = np.einsum("nld,nd->nl", x, prompts.query @ A.T)
         p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         weights = {"softmax": p, "linear": scores / 7, "affine": (1 + scores) / 7}[kind]
@@ -119,7 +119,7 @@ def test_prompt_gradients_are_those_of_the_loss():
 
     for kind in KINDS:
         for k, head in enumerate(heads):
-            point = experiments.flat(head)
+            point = step_rules.flat(head)
             moves = 1e-5 * np.eye(10)
             numeric = [(losses(point + e, kind) - losses(point - e, kind)) / 2e-5 for e in moves]
             np.testing.assert_allclose(batch[kind][k], np.transpose(numeric), rtol=1e-6, atol=1e-7)
@@ -151,7 +151,7 @@ def test_the_leading_order_gains():
                                             np.random.default_rng(0), **draws)  # fmt: skip
     for gains in start.values():
         assert gains[1] / gains[0] == pytest.approx(10, rel=1e-3)
-    valley = experiments.long_prompt(PROBLEM).head
+    valley = step_rules.long_prompt(PROBLEM).head
     flat = control_variate.predicted_gains(PROBLEM, valley, [100, np.inf], np.random.default_rng(0), **draws)
     for gains in flat.values():
         assert gains[0] == pytest.approx(gains[1], rel=1e-9)
@@ -181,15 +181,15 @@ def test_measured_gains_meet_their_prediction_at_the_start_and_the_best_coeffici
 
 
 def test_training_with_a_control_variate_stays_closer_to_exact_descent():
-    noise = control_variate.noise_in_training(PROBLEM, 60, 0.3, 0.05, 4, 8, 20, 0)
+    noise = stochastic_optimization.noise_in_training(PROBLEM, 60, 0.3, 0.05, 4, 8, 20, 0)
     assert (noise[noise["step"] == 0]["deviation"] == 0).all()
-    saved = control_variate.savings(noise, 0).set_index(["control", "step"])
+    saved = stochastic_optimization.savings(noise, 0).set_index(["control", "step"])
     assert saved.loc[("linear", 3), "low"] > 3
 
 
 def test_stochastic_race_is_paired_and_reproducible():
-    rules = {name: lambda: experiments.constant_step(0.05) for name in ("one", "two")}
-    races = [control_variate.stochastic_race(PROBLEM, 20, rules, 0.3, 3, 16, 2, 5) for _ in range(2)]
+    rules = {name: lambda: step_rules.constant_step(0.05) for name in ("one", "two")}
+    races = [stochastic_optimization.stochastic_race(PROBLEM, 20, rules, 0.3, 3, 16, 2, 5) for _ in range(2)]
     assert races[0].equals(races[1])
     by_method = races[0].groupby("method")["risk / best"].apply(list)
     assert by_method["one"] == by_method["two"]
