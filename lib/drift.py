@@ -26,7 +26,7 @@ from scipy.special import exprel, sici
 
 from .covariances import sqrt_psd
 from .fixed_query import checked, score_deviation
-from .functionals import LARGEST_S, ONE, TAU_STEP, H, _Transforms, softmax_functionals
+from .functionals import LARGEST_S, ONE, TAU_STEP, H, Transforms, softmax_functionals
 from .prompt_length import compressed
 from .score_law import Average, ScoreLaw
 
@@ -109,7 +109,7 @@ def nested_moments(s: float, first: int, second: int) -> tuple[float, float]:
     if M == 0:
         w = softmax_functionals(s, L1)
         return float(w.squared_error), float(w.participation)
-    transforms = _Transforms(max(float(s), 1e-9), np.array([float(second)]))
+    transforms = Transforms(max(float(s), 1e-9), np.array([float(second)]))
     tau, log_phi = transforms.tau, transforms.log_phi
     b2, b1 = transforms.block(((2, ONE),)), transforms.block(((1, H),))
     b2c = transforms.block(((1, H), (1, H)))

@@ -26,10 +26,7 @@ Factor = tuple[int, tuple[float, ...]]
 """One factor ``sum_i p_i^n f(g_i)``: the power n, and f as polynomial coefficients in h = g - s, constant first."""
 
 ONE, H, H2_MINUS_1 = (1.0,), (0.0, 1.0), (-1.0, 0.0, 1.0)
-_CENTERED = (
-    H,
-    H2_MINUS_1,
-)  # E[f(g) e^{sg}] = 0 for these two: under the tilt by e^{sg}, h is standard normal
+_CENTERED = H, H2_MINUS_1  # E[f(g) e^{sg}] = 0 for these two: under the tilt by e^{sg}, h is standard normal
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,13 @@ def weight_moments(s, length, products: list[list[Factor]]) -> np.ndarray:
     for s_value in np.unique(s):
         here = s == s_value
         # Without scores the weights are 1/L, which any tiny s gives to the last digit.
-        transforms = _Transforms(max(s_value, 1e-9), lengths)
+        transforms = Transforms(max(s_value, 1e-9), lengths)
         for row, factors in enumerate(products):
             values[row, ...][here] = _moment(transforms, factors)[where[here]]
     return values
 
 
-def _moment(transforms: "_Transforms", factors: list[Factor]) -> np.ndarray:
+def _moment(transforms: "Transforms", factors: list[Factor]) -> np.ndarray:
     """One product of factors at one s, for every length of the transforms."""
     lengths = transforms.lengths
     total = np.zeros(len(lengths))
@@ -123,7 +120,7 @@ def _moment(transforms: "_Transforms", factors: list[Factor]) -> np.ndarray:
     return total * TAU_STEP / factorial(power - 1)
 
 
-class _Transforms:
+class Transforms:
     """The one-token expectations at one s, on a grid of tau = log t that serves every length.
 
     The arguments tau + s g lie on a lattice when the step in g is TAU_STEP / s, so an expectation over g is a

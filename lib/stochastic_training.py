@@ -44,7 +44,7 @@ def parametrizations(
     """Softmax SGD through full U, V and through Q, K, V, O, from the block.
 
     Each is held against the exact flow of its own parametrization (that of (U, V) is that of (A, b)). The gradients of
-    full matrices have heavy tails: a quarter of a step that suits the block.
+    full matrices have heavy tails, and need a tenth of a step that suits the block.
 
     Columns: start, time, measured, low, high, exact, relative ones, best (the risk of the best softmax head of the
     length), and ``linear``, the flow of linear attention from the same block.
