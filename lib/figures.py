@@ -147,12 +147,12 @@ def _plain_ticks(axis, abscissas) -> None:
             continue
         side.set_major_formatter(FuncFormatter(_number))
         if len(axis.figure.axes) > 2 and side is axis.xaxis:  # narrow panels
-            side.set_major_locator(LogLocator(numticks=4))
+            side.set_major_locator(LogLocator(numticks=3))
         if high / low < 100:  # few powers of ten: name some numbers in between as well
             side.set_minor_locator(LogLocator(subs=(2, 5) if high / low > 8 else (1.5, 2, 3, 4, 5, 6, 8)))
             side.set_minor_formatter(FuncFormatter(_number))
         else:
-            side.set_minor_locator(LogLocator(subs=(2, 5)))
+            side.set_minor_locator(LogLocator(subs=(1, 2, 5)))
             side.set_minor_formatter(NullFormatter())
     if axis.get_xscale() == "linear" and pd.api.types.is_integer_dtype(abscissas):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
