@@ -46,7 +46,8 @@ class Estimate(NamedTuple):
     def worst(cls, values, target: float = 1.0, numerical_error: float = 0.0) -> "Estimate":
         """All of a set of exact numbers at once: the one farthest from the target stands for them."""
         values = np.ravel(np.asarray(values, float))
-        farthest = values[np.argmax(np.abs(values - target))] if np.all(np.isfinite(values)) else math.nan
+        known = len(values) and np.all(np.isfinite(values))
+        farthest = values[np.argmax(np.abs(values - target))] if known else math.nan
         return cls.exact(farthest, numerical_error)
 
     @classmethod
@@ -57,6 +58,8 @@ class Estimate(NamedTuple):
         leaves the band anywhere has left it.
         """
         values, low, high = (np.ravel(np.asarray(x, float)) for x in (values, low, high))
+        if len(values) == 0:
+            return cls(math.nan, math.nan, math.nan)
         outside = np.maximum(low - band[1], band[0] - high)
         k = int(np.argmax(np.maximum(high - band[1], band[0] - low)))  # the one that comes closest to leaving
         if outside.max() > 0:

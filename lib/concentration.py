@@ -88,6 +88,8 @@ class Measurement:
     def titled(self, window: tuple[float, float]) -> pd.DataFrame:
         """The table with a column ``title``: the quantity and the mean slope of its measured errors in the window."""
         inside = self.table["length"].between(*window)
+        if self.table[inside]["length"].nunique() < 2:  # no slope
+            return self.table.assign(title=self.table["quantity"])
         logs = np.log(self.table[inside].set_index(["quantity", "setting"])[["length", "measured"]])
         slopes = logs.groupby(["quantity", "setting"]).apply(lambda x: np.polyfit(x["length"], x["measured"], 1)[0])
         titles = {q: f"{q}: slope {slope:.2f}" for q, slope in slopes.groupby("quantity").mean().items()}

@@ -9,6 +9,7 @@ print what is allowed; the description of each is the help that a reader sees.
 64
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ __all__ = [
     "Device",
     "Dimension",
     "FlowTime",
+    "GrowingLengths",
     "HeadFile",
     "LearningRate",
     "LongPromptLength",
@@ -32,11 +34,14 @@ __all__ = [
     "PositiveReal",
     "PromptLength",
     "QuietScore",
+    "Runs",
     "ScoreDeviation",
     "Seed",
     "Setting",
+    "SlopeLengths",
     "Tolerance",
     "Variance",
+    "Window",
 ]
 
 
@@ -55,6 +60,12 @@ def _setting(value: list, info: ValidationInfo) -> list:
     return value
 
 
+def _increasing(value: list[int]) -> list[int]:
+    if any(later <= earlier for earlier, later in pairwise(value)):
+        raise ValueError("must increase")
+    return value
+
+
 def _head_file(value: str, info: ValidationInfo) -> str:
     base = (info.context or {}).get("base")
     if value and not value.endswith(".npz"):
@@ -67,13 +78,23 @@ def _head_file(value: str, info: ValidationInfo) -> str:
 Real = Annotated[float, Field(allow_inf_nan=False)]
 
 PromptLength = Annotated[int, Field(ge=1, le=2**31, description="tokens in a prompt, a whole number from 1")]
+GrowingLengths = Annotated[
+    list[PromptLength], Field(min_length=2, description="at least 2, increasing"), AfterValidator(_increasing)
+]
+Window = Annotated[
+    list[PromptLength],
+    Field(min_length=2, max_length=2, description="a pair [shortest, longest]"),
+    AfterValidator(_increasing),
+]
 LongPromptLength = Annotated[
     Real,
     Field(ge=1, le=1e40, description="prompt length for exact curves only, whole, from 1 to 1e40"),
     AfterValidator(lambda value: float(round(value))),
 ]
+SlopeLengths = Annotated[list[LongPromptLength], Field(min_length=2, description="at least 2, for a slope")]
 Dimension = Annotated[int, Field(ge=1, le=4096, description="dimension of the tokens, a whole number from 1")]
 Count = Annotated[int, Field(ge=1, le=10**12, description="how many, a whole number from 1")]
+Runs = Annotated[int, Field(ge=2, le=10**6, description="independent runs, at least 2: intervals come from them")]
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="root of all random draws, a whole number from 0")]
 ScoreDeviation = Annotated[Real, Field(gt=0, le=40, description="standard deviation of the scores, in (0, 40]")]
 QuietScore = Annotated[

@@ -195,7 +195,12 @@ def _explain(error: ValidationError, value: Any) -> tuple[str, Any, str]:
     deepest = max(errors, key=lambda e: len(_place(e["loc"], value)[0]))
     place, given = _place(deepest["loc"], value)
     reasons = dict.fromkeys(e["msg"] for e in errors if _place(e["loc"], value)[0] == place)
-    reason = " or ".join(reasons).removeprefix("Value error, ").replace("Input should", "should")
+    reason = (
+        " or ".join(reasons)
+        .removeprefix("Value error, ")
+        .replace("Input should", "should")
+        .replace(" after validation", "")
+    )
     return place, given, reason[0].lower() + reason[1:]
 
 

@@ -85,7 +85,8 @@ class Curve:
         positive = bool(np.all(self.resampled > 0) and np.all(self.mean > 0))
         mean, draws = (np.log(self.mean), np.log(self.resampled)) if positive else (self.mean, self.resampled)
         deviation = np.maximum(draws.std(0), 1e-300)
-        width = np.quantile(np.max(np.abs(draws - mean) / deviation, axis=1), CONFIDENCE) * deviation
+        largest = np.max(np.abs(draws - mean) / deviation, axis=1, initial=0.0)
+        width = np.quantile(largest, CONFIDENCE) * deviation
         ends = mean - width, mean + width
         return tuple(np.exp(end) for end in ends) if positive else ends
 
@@ -94,16 +95,21 @@ class Curve:
         return Estimate.curve(self.mean, *self.simultaneous(), band)
 
     def pooled(self) -> Estimate:
-        """The mean over the points, which all count alike."""
+        """The mean over the points, which all count alike; NaN if there are none."""
+        if len(self.mean) == 0:
+            return Estimate(np.nan, np.nan, np.nan)
         return _percentile(self.mean.mean(), self.resampled.mean(1))
 
     def slope(self, length, window: tuple[float, float]) -> "Curve":
         """Least-squares slope of log(curve) against log(length) within the window, as a curve of one point.
 
-        Of a ratio measured / exact it is the measured slope less the exact one over the same lengths.
+        Of a ratio measured / exact it is the measured slope less the exact one over the same lengths. Without two
+        points in the window there is no slope, and the curve is empty.
         """
         length = np.asarray(length, float)
         inside = (length >= window[0]) & (length <= window[1])
+        if inside.sum() < 2:
+            return Curve(self.mean[:0], self.resampled[:, :0])
         x = np.log(length[inside]) - np.log(length[inside]).mean()
         weights = x / (x @ x)
         slopes = np.log(self.resampled[:, inside]) @ weights

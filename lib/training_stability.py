@@ -25,7 +25,7 @@ def flows(problem: InContextRegression, lengths: list[int], alpha: float, horizo
 
     Returns {None: infinite flow, L: softmax flow}.
     """
-    start, times = problem.balanced_init(alpha), np.append(0, np.geomspace(1e-2, horizon, points))
+    start, times = problem.balanced_init(alpha), np.append(0, np.geomspace(min(1e-2, horizon / 100), horizon, points))
     found: dict[int | None, Flow] = {None: gradient_flow(problem, "infinite", start, horizon, times=times)}
     for length in lengths:
         found[length] = gradient_flow(problem, "softmax", start, horizon, length=length, times=times, rtol=1e-8)

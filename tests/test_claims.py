@@ -63,6 +63,11 @@ def test_a_curve_passes_as_a_whole_and_fails_by_any_point():
     assert judge(one_out, BAND) == "FAIL"
 
 
+def test_of_nothing_nothing_is_known():
+    for estimate in (Estimate.worst([]), Estimate.curve([], [], [], band=(0, 1))):
+        assert judge(estimate, (0, 1)) == "INCONCLUSIVE"
+
+
 def test_students_interval_of_a_mean():
     estimate = Estimate.of_mean([1.0, 2.0, 3.0])
     assert estimate.value == 2

@@ -121,6 +121,12 @@ def test_a_value_that_is_accepted(annotation, value, meant):
         ("dict[str, int]", {1: 2}, "p: received {1: 2}, the key 1 inside it must be text"),
         ("list[int]", {3}, "p: received {3}, a set, which is no number, text, list or mapping"),
         ("list[PromptLength]", [], "p: received [], an empty list"),
+        ("Runs", 1, "p: received 1, should be greater than or equal to 2; allowed: Runs (independent runs, at least 2"),
+        ("SlopeLengths", [100], "p: received [100], list should have at least 2 items"),
+        ("GrowingLengths", [10], "p: received [10], list should have at least 2 items"),
+        ("GrowingLengths", [10, 10], "p: received [10, 10], must increase"),
+        ("Window", [10, 20, 30], "p: received [10, 20, 30], list should have at most 2 items"),
+        ("Window", [20, 10], "p: received [20, 10], must increase"),
         ("list[list[int]]", [[1], []], "p: received [[1], []], an empty list"),
     ],
 )

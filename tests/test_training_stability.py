@@ -47,6 +47,11 @@ def test_gradients_along_training_are_the_exact_ones(problem, flows):
     assert untilted.pooled().value > 1.5
 
 
+def test_flows_may_be_short(problem):
+    flow = experiments.flows(problem, [20], alpha=0.5, horizon=1e-3, points=5)[20]
+    assert flow.time[0] == 0 and flow.time[-1] == 1e-3 and (np.diff(flow.time) > 0).all()
+
+
 def test_errors_at_the_end_are_those_of_the_optimum(problem):
     flow = experiments.flows(problem, [], alpha=0.5, horizon=300.0, points=20)[None]
     growth = experiments.growth_of_gradient_errors(problem, flow, 200, 5)
