@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 try:
-    from lib.parameters import suggest
+    from lib.notebook.parameters import suggest
     from lib.runner import compare, execute, params, record, report, session
 except ImportError as error:
     print(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What exactness costs: the exact participation against sampling it to one percent, side by side in one run.
+"""What exactness costs: the exact inverse participation against sampling it to one percent, side by side in one run.
 
 Prints the ratio of both times for a few (s, L); absolute times mean little on a shared machine.
 """
@@ -21,7 +21,7 @@ def seconds(call) -> float:
 
 
 def sampled(s: float, length: int, accuracy: float = 0.01) -> float:
-    """The participation from prompts, as many as one percent takes (estimated from the first thousand)."""
+    """The inverse participation from prompts, as many as one percent takes (estimated from the first thousand)."""
     rng = np.random.default_rng(0)
 
     def draw(n):
@@ -38,7 +38,7 @@ if __name__ == "__main__":
     print(f"{'s':>4} {'L':>6} {'sampled / exact time':>21} {'sampled / exact value':>22}")
     for s in (0.5, 1.0, 2.0):
         for length in (100, 1000):
-            exact = softmax_functionals(s, length).participation
+            exact = softmax_functionals(s, length).inverse_participation
             ratio = seconds(lambda s=s, n=length: sampled(s, n)) / seconds(
                 lambda s=s, n=length: softmax_functionals(s, n)
             )

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 
-from lib.parameters import read_parameters
+from lib.notebook.parameters import read_parameters
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

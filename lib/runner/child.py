@@ -20,9 +20,9 @@ import psutil
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbconvert.filters import strip_ansi
 
-from . import kernel, pages
-from .params import headings
-from .record import keep_notebook, partial, read_json
+from lib.runner import kernel, pages
+from lib.runner.params import headings
+from lib.runner.record import keep_notebook, partial, read_json
 
 TOKEN = "RUN_ALL_TOKEN"  # in the environment of a kernel and of all that it starts, so that nothing is left behind
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .record import read_json
-from .results import Metric, Results, read_results
+from lib.runner.record import read_json
+from lib.runner.results import Metric, Results, read_results
 
 
 @dataclass(frozen=True)

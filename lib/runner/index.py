@@ -7,10 +7,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from .pages import style, typeset
-from .record import write_text
-from .report import clock, counts, interval, number
-from .results import Results
+from lib.runner.pages import style, typeset
+from lib.runner.record import write_text
+from lib.runner.report import clock, counts, interval, number
+from lib.runner.results import Results
 
 TEMPLATE = Path(__file__).with_name("index.html.j2")
 

@@ -16,7 +16,7 @@ import nbformat
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from ..parameters import Parameter, ParameterError, check_value, file_names, read_parameters, suggest
+from lib.notebook.parameters import Parameter, ParameterError, check_value, file_names, read_parameters, suggest
 
 PRESETS = ("paper", "quick")
 OUTPUT_DIR = "output_dir"  # the parameter that the runner itself sets

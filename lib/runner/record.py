@@ -22,7 +22,7 @@ from nbformat.v4 import new_markdown_cell
 from pydantic_core import to_json
 from ruamel.yaml import YAML
 
-from .params import Task, UsageError
+from lib.runner.params import Task, UsageError
 
 
 def read_json(path: Path) -> Any:

@@ -4,10 +4,10 @@ import math
 from collections import Counter
 from typing import Any
 
-from ..parameters import allowed
-from .compare import Difference
-from .params import Task
-from .results import Results
+from lib.notebook.parameters import allowed
+from lib.runner.compare import Difference
+from lib.runner.params import Task
+from lib.runner.results import Results
 
 
 def clock(seconds: float) -> str:

@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from . import record, report
-from .compare import compare
-from .execute import run, supervise
-from .index import write_index
-from .params import OUTPUT_DIR, Task, UsageError
-from .results import Results, read_results
+from lib.runner import record, report
+from lib.runner.compare import compare
+from lib.runner.execute import run, supervise
+from lib.runner.index import write_index
+from lib.runner.params import OUTPUT_DIR, Task, UsageError
+from lib.runner.results import Results, read_results
 
 FRESH = {"status": "interrupted", "error": "not started", "excerpt": [], "warnings": [], "seconds": 0.0}
 

@@ -1,0 +1,52 @@
+"""Softmax attention as a kernel."""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from lib.kernels.interface import AttentionKernel, Cost
+
+SCORES_IN_MEMORY = 2**22
+
+
+@dataclass(frozen=True)
+class Softmax(AttentionKernel):
+    """Softmax attention, exact: ``sum_i p_i v_i``, p = softmax(keys . query), by PyTorch.
+
+    State: the keys and values themselves. Temporary memory: blocks of prompts of at most 4 million scores, or one
+    prompt.
+    """
+
+    def scale(self, length: int) -> float:
+        """What scores are multiplied by."""
+        return 1.0
+
+    def attend(self, keys, queries, values):
+        from torch import from_numpy
+        from torch.nn.functional import scaled_dot_product_attention
+
+        n, length, _ = keys.shape
+        queries = np.broadcast_to(queries, (n, *queries.shape[1:]))
+        outputs = np.empty((n, queries.shape[1], values.shape[-1]))
+        step = max(1, SCORES_IN_MEMORY // (length * queries.shape[1]))
+        for i in range(0, n, step):
+            block = (from_numpy(np.array(x[i : i + step])) for x in (queries, keys, values))
+            outputs[i : i + step] = scaled_dot_product_attention(*block, scale=self.scale(length)).numpy()
+        return outputs
+
+    def cost(self, length, key_dim, value_dim):
+        return Cost(0, length * (2 * key_dim + 2 * value_dim + 1), length * (key_dim + value_dim), 0)
+
+
+@dataclass(frozen=True)
+class ScalableSoftmax(Softmax):
+    """Softmax attention with scores multiplied by ``factor * log L``: it stays sharp however long the prompt is.
+
+    Source: Nakanishi, arXiv 2501.19399.
+    """
+
+    factor: float = 1.0
+
+    def scale(self, length):
+        return self.factor * log(length)

@@ -1,0 +1,73 @@
+"""results.json: all that passes from a notebook to the runner, written by the one and read by the other."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
+Number = Annotated[
+    float | None, BeforeValidator(lambda x: None if isinstance(x, float) and not math.isfinite(x) else x)
+]
+Interval = tuple[Number, Number]
+
+
+class ControlRecord(BaseModel):
+    what: str
+    estimate: Number
+    interval: Interval
+    verdict: Verdict
+
+
+class ClaimRecord(BaseModel):
+    id: str
+    statement: str
+    source: str
+    status: str
+    prediction: Number
+    band: Interval
+    estimate: Number
+    interval: Interval
+    verdict: Verdict
+    control: ControlRecord
+    cell: str
+
+
+class MetricRecord(BaseModel):
+    """A number to be compared with other runs: it agrees where it is within the tolerance of theirs."""
+
+    value: Number
+    tolerance: Number
+
+
+class FigureRecord(BaseModel):
+    file: str
+    caption: str
+    alt: str
+    cell: str
+
+
+class ResultsRecord(BaseModel):
+    """The content of results.json. JSON knows neither NaN nor infinity: such a number is null."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    version: int = Field(1, alias="schema")
+    notebook: str
+    parameters: dict[str, Any]
+    claims: list[ClaimRecord]
+    metrics: dict[str, MetricRecord]
+    figures: list[FigureRecord]
+
+
+def read_results(folder: Path) -> ResultsRecord:
+    """The results of a notebook. Raises ValueError with one line if there are none or they are malformed."""
+    try:
+        return ResultsRecord.model_validate_json((folder / "results.json").read_bytes())
+    except FileNotFoundError:
+        raise ValueError("it wrote no results.json") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"its results.json is malformed: {place}: {first['msg']}") from None

@@ -1,0 +1,101 @@
+"""Curves measured on prompts, with simultaneous intervals from resampling the prompts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.prompts.estimate import Estimate
+
+GROUPS = 256  # prompts are resampled in at most this many groups, whose means are nearly normal
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A measured curve: the mean at each of n points, and means of resampled prompts, shape (n_resamples, n)."""
+
+    mean: np.ndarray
+    resampled: np.ndarray
+
+    @classmethod
+    def from_samples(cls, samples: list[np.ndarray], rng, n_resamples: int = 1000) -> "Curve":
+        """From independent samples at each point: a list of n arrays, each of shape (prompts,)."""
+        columns = [_resampled_means(np.asarray(x, float), rng, n_resamples) for x in samples]
+        return cls(np.array([np.mean(x) for x in samples]), np.stack(columns, axis=1))
+
+    def __truediv__(self, exact) -> "Curve":
+        """The curve relative to an exact one."""
+        return Curve(self.mean / exact, self.resampled / exact)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Columns of a table: ``measured``, and the ends ``low`` and ``high`` of its simultaneous band."""
+        low, high = self.simultaneous()
+        return {"measured": self.mean, "low": low, "high": high}
+
+    def shifted(self, by: float) -> "Curve":
+        """The curve plus a constant."""
+        return Curve(self.mean + by, self.resampled + by)
+
+    def simultaneous(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper ends, at every point, of a band that holds the whole curve with 95 % confidence.
+
+        Symmetric on a log scale where the curve is positive (the largest studentized deviation over the points).
+        """
+        positive = bool(np.all(self.resampled > 0) and np.all(self.mean > 0))
+        mean, draws = (np.log(self.mean), np.log(self.resampled)) if positive else (self.mean, self.resampled)
+        deviation = np.maximum(draws.std(0), 1e-300)
+        largest = np.max(np.abs(draws - mean) / deviation, axis=1, initial=0.0)
+        width = np.quantile(largest, CONFIDENCE) * deviation
+        ends = mean - width, mean + width
+        return tuple(np.exp(end) for end in ends) if positive else ends
+
+    def estimate(self, band: tuple[float, float]) -> Estimate:
+        """The whole curve as one number to be judged: it is in the band where its simultaneous interval is."""
+        return Estimate.curve(self.mean, *self.simultaneous(), band)
+
+    def pooled(self) -> Estimate:
+        """The mean over the points, which all count alike; NaN if there are none."""
+        if len(self.mean) == 0:
+            return Estimate.unknown()
+        return _percentile(self.mean.mean(), self.resampled.mean(1))
+
+    def slope(self, length, window: tuple[float, float]) -> "Curve":
+        """Least-squares slope of log(curve) against log(length) within the window, as a curve of one point.
+
+        Of a ratio measured / exact it is the measured slope less the exact one over the same lengths. Without two
+        points in the window there is no slope, and the curve is empty.
+        """
+        length = np.asarray(length, float)
+        inside = (length >= window[0]) & (length <= window[1])
+        if inside.sum() < 2:
+            return Curve(self.mean[:0], self.resampled[:, :0])
+        x = np.log(length[inside]) - np.log(length[inside]).mean()
+        weights = x / (x @ x)
+        slopes = np.log(self.resampled[:, inside]) @ weights
+        return Curve(np.array([weights @ np.log(self.mean[inside])]), slopes[:, None])
+
+
+def average(curves: list[Curve]) -> Curve:
+    """The pointwise mean of independent curves."""
+    return Curve(np.mean([c.mean for c in curves], axis=0), np.mean([c.resampled for c in curves], axis=0))
+
+
+def join(curves: list[Curve]) -> Curve:
+    """Several curves as one, for a statement about all of their points together."""
+    return Curve(np.concatenate([c.mean for c in curves]), np.concatenate([c.resampled for c in curves], axis=1))
+
+
+def _resampled_means(samples: np.ndarray, rng, n_resamples: int) -> np.ndarray:
+    groups = np.array_split(samples, min(GROUPS, len(samples)))
+    sums, counts = np.array([g.sum() for g in groups]), np.array([len(g) for g in groups])
+    draws = rng.integers(len(groups), size=(n_resamples, len(groups)))
+    return sums[draws].sum(1) / counts[draws].sum(1)
+
+
+def _percentile(value: float, resampled: np.ndarray) -> Estimate:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    # A few resamples cannot place the point itself outside of its own interval.
+    return Estimate(float(value), float(min(low, value)), float(max(high, value)))
