@@ -1,5 +1,6 @@
 """Files that are written in one go, so that a reader never sees half of one."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,5 +32,6 @@ def write_text(path: Path, text: str) -> None:
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from None

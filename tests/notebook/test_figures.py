@@ -74,6 +74,23 @@ def test_ticks_read_as_numbers():
     assert figures._number(1e15) == "$10^{15}$"
 
 
-def test_more_than_three_panels_take_two_rows():
-    figure, axes = figures.panels(5)
-    assert len(axes) == len(figure.axes) == 5
+def test_more_than_three_panels_take_two_rows_of_the_same_width():
+    one, two = figures.panels(3)[0], figures.panels(5)[0]
+    rows = [len({round(axis.get_position().y0, 3) for axis in figure.axes}) for figure in (one, two)]
+    assert rows == [1, 2]
+    assert len(two.axes) == 5
+    assert two.get_figwidth() == one.get_figwidth() == figures.WIDTH
+    assert two.get_figheight() == 2 * one.get_figheight()
+
+
+def test_what_is_compared_with_is_dashed_and_does_not_stretch_the_axis(table):
+    table["limit"] = 1e-9
+    figure = figures.curves(table, "L", hue="line", panel="panel", line="exact", reference="limit")
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [line.get_color() for line in dashed] == ["black"]
+    assert figure.axes[0].get_ylim()[0] > 1e-6
+
+
+def test_lines_are_in_color_where_there_are_no_points(table):
+    figure = figures.curves(table, "L", hue="line", panel="panel", line="exact")
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 3

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from lib.notebook.parameter_types import PromptLength
 from lib.notebook.parameters import Parameter, ParameterError, allowed, check_value, read_parameters
 
 
@@ -161,3 +162,11 @@ def test_what_is_allowed_comes_from_the_descriptions_of_the_types():
 def test_a_long_value_is_shortened():
     assert len(refusal("list[int]", [*range(1000), "x"])) < 200
     assert len(refusal("int", list(range(1000)))) < 200
+
+
+def test_a_running_notebook_gives_the_type_itself():
+    """Where the source of the cell is out of sight, its annotations are not: they check alike."""
+    length = Parameter("length", list[PromptLength], None)
+    assert check_value(length, [16, 1e3]) == [16, 1000]
+    with pytest.raises(ParameterError, match=r"^length\[1\]: received 0, .*; allowed: \(tokens in a prompt"):
+        check_value(length, [16, 0])
