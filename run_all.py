@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 try:
+    from lib.notebook.files import read_json
     from lib.notebook.parameters import suggest
-    from lib.runner import compare, execute, params, record, report, session
+    from lib.runner import compare, execute, files, params, report, session
 except ImportError as error:
     print(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`", file=sys.stderr)
     sys.exit(2)
@@ -18,7 +19,7 @@ EPILOG = """\
 A parameter has the value of the last of these that names it: the notebook's default, the preset's file, --params,
 --set. A file name in a value (.npy, .npz) is relative to the parameters file. RUN is a folder, or its name in DIR.
 Exit code: 0 all executed and every claim stands; 1 a notebook failed, a claim FAILs (with the paper preset: or is
-INCONCLUSIVE), or a result drifted from the reference; 2 bad usage or parameters; 130, 143 interrupted.
+INCONCLUSIVE), or a result differs from the reference; 2 bad usage or parameters; 130, 143 interrupted.
 """
 
 
@@ -26,17 +27,21 @@ class Parser(argparse.ArgumentParser):
     """argparse with one line for an error."""
 
     def error(self, message: str):
+        """Say what is wrong, with the nearest option for one that is unknown, and exit."""
         options = [word for action in self._actions for word in action.option_strings]
         unknown, _, words = message.partition("unrecognized arguments: ")
         self.exit(2, f"run_all.py: {message}{suggest(words.split()[0], options) if not unknown else ''}\n")
 
 
 class Help(argparse.RawDescriptionHelpFormatter):
+    """The help, on one screen."""
+
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=26, width=110)
 
 
 def parser() -> argparse.ArgumentParser:
+    """The options and their help."""
     top = Parser(
         usage="run_all.py [options]", description=__doc__, epilog=EPILOG, formatter_class=Help, allow_abbrev=False
     )
@@ -73,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--compare",
         nargs="+",
+        default=[],
         metavar="RUN",
         help="compare with RUN at the end (`reference`: the accepted one); two RUNs: compare those, run nothing",
     )
@@ -90,61 +96,95 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def find_run(word: str, root: Path) -> Path:
-    for folder in (root / word, Path(word)):
-        if (folder / "run.json").is_file():
-            return folder.resolve()
-    known = sorted((path.parent.name for path in root.glob("*/run.json")), reverse=True)
-    raise params.UsageError(f"{word}: no such run{suggest(word, known)}")
-
-
-def command(args: argparse.Namespace) -> int:
-    root = args.output_root.resolve()
-    if args.accept:
-        run = find_run(args.accept, root)
-        session.accept(run, [path.stem for path in params.select(ROOT)], root / "reference")
-        print(f"{run.name} is now the reference")
-        return 0
-    others = [find_run(word, root) for word in args.compare or []]
-    if len(others) > 2:
-        raise params.UsageError("--compare: at most two runs")
-    if len(others) == 2:
-        rows, remarks = compare.compare(*others)
-        print(report.comparison(rows, remarks, others[1].name))
-        return int(any(row.drifted for row in rows))
-    if args.resume:
-        if args.preset or args.only or args.params or args.set:
-            raise params.UsageError("--resume: goes with none of --preset --only --params --set; it repeats the run")
-        args.resume = find_run(args.resume, root)
-        if args.resume.name == "reference":
-            raise params.UsageError("--resume: the reference is not resumed; make a new run and --accept it")
-        before = record.read_json(args.resume / "run.json")
-        preset, args.only = before["preset"], list(before["notebooks"])
-        recorded = {
-            name: params.Source(f"{args.resume.name}/run.json", entry["overrides"], args.resume / name)
-            for name, entry in before["notebooks"].items()
-        }
-    else:
-        preset, recorded = args.preset or "paper", None
-    only = [args.describe] if args.describe else args.only
-    tasks = params.plan(ROOT, preset, only, args.params, args.set, recorded)
-    seconds = record.durations(root, preset)
-    if args.describe:
-        print(report.parameters(tasks[0]))
-    elif args.list:
-        print(report.listing(tasks, seconds))
-    elif args.check:
-        print(f"in order: {len(tasks)} notebooks with the {preset} preset")
-    else:
-        folder = args.resume or record.new_folder(root, preset, datetime.now())
-        with record.locked(folder) as lock:
-            started = session.Session(ROOT, folder, preset, tasks, lock)
-            deadlines = {"timeout": args.timeout, "cell_timeout": args.cell_timeout}
-            return started.run(args.jobs or execute.cores(), deadlines, seconds, others[0] if others else None)
+def accept(args: argparse.Namespace) -> int:
+    """Make a run the reference."""
+    run = files.find(args.accept, args.output_root)
+    session.accept(run, [path.stem for path in params.select(ROOT)], args.output_root / "reference")
+    print(f"{run.name} is now the reference")
     return 0
 
 
+def compare_two(args: argparse.Namespace) -> int:
+    """Compare a run with another, both as they are on disk."""
+    run, base = args.compare
+    rows, remarks = compare.compare(run, base)
+    print(report.comparison(rows, remarks, base.name))
+    return int(any(row.differs for row in rows))
+
+
+def describe(args: argparse.Namespace) -> int:
+    """Print the parameters of one notebook."""
+    _, (task,) = planned(args, [args.describe])
+    print(report.parameters(task))
+    return 0
+
+
+def list_notebooks(args: argparse.Namespace) -> int:
+    """Print the notebooks and how long each takes."""
+    preset, tasks = planned(args, args.only)
+    print(report.listing(tasks, files.durations(args.output_root, preset)))
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    """Print that all is in order: what is not has been refused by then."""
+    preset, tasks = planned(args, args.only)
+    print(f"in order: {len(tasks)} notebooks with the {preset} preset")
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Execute a new run, or what is left of a resumed one."""
+    preset, tasks = planned(args, args.only)
+    seconds = files.durations(args.output_root, preset)
+    deadlines = {"timeout": args.timeout, "cell_timeout": args.cell_timeout}
+    folder = args.resume or files.new_folder(args.output_root, preset, datetime.now())
+    with files.locked(folder) as lock:
+        started = session.Session.read(ROOT, folder, lock, preset, tasks)
+        return started.run(args.jobs or execute.cores(), deadlines, seconds, next(iter(args.compare), None))
+
+
+def planned(args: argparse.Namespace, only: list[str]) -> tuple[str, list[params.Task]]:
+    """The preset and the checked notebooks: of a new run, or of the one that is resumed."""
+    if not args.resume:
+        preset = args.preset or "paper"
+        return preset, params.plan(ROOT, preset, only, args.params, args.set)
+    before = read_json(args.resume / "run.json")
+    recorded = {
+        name: params.Source(f"{args.resume.name}/run.json", entry["overrides"], args.resume / name)
+        for name, entry in before["notebooks"].items()
+    }
+    return before["preset"], params.plan(ROOT, before["preset"], only or list(recorded), recorded=recorded)
+
+
+def resumed(args: argparse.Namespace) -> Path:
+    """The folder of the run to be resumed, which takes nothing that would make it another run."""
+    if args.preset or args.only or args.params or args.set:
+        raise params.UsageError("--resume: goes with none of --preset --only --params --set; it repeats the run")
+    folder = files.find(args.resume, args.output_root)
+    if folder.name == "reference":
+        raise params.UsageError("--resume: the reference is not resumed; make a new run and --accept it")
+    return folder
+
+
+def command(args: argparse.Namespace) -> int:
+    """Name the runs that are meant, and do the one thing that is asked for. Returns the exit code."""
+    args.output_root = args.output_root.resolve()
+    if args.accept:
+        return accept(args)
+    args.compare = [files.find(word, args.output_root) for word in args.compare]
+    if len(args.compare) > 2:
+        raise params.UsageError("--compare: at most two runs")
+    if len(args.compare) == 2:
+        return compare_two(args)
+    if args.resume:
+        args.resume = resumed(args)
+    instead = {"describe": describe, "list": list_notebooks, "check": check}
+    return next((action for name, action in instead.items() if getattr(args, name)), run)(args)
+
+
 def main(argv: list[str] | None = None) -> int:
+    """Run the command, with one line for what goes wrong. Returns the exit code."""
     args = parser().parse_args(argv)
     try:
         return command(args)

@@ -19,6 +19,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def seconds(*command: str | Path, folder: str) -> float:
+    """The wall time of a command in a folder, on one thread."""
     start = time.monotonic()
     environment = os.environ | dict.fromkeys(THREADS, "1")
     subprocess.run(list(map(str, command)), cwd=folder, env=environment, check=True, capture_output=True)
@@ -26,6 +27,7 @@ def seconds(*command: str | Path, folder: str) -> float:
 
 
 def main() -> None:
+    """Time both, notebook by notebook."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--preset", default="paper", choices=("paper", "quick"))
     parser.add_argument("--only", nargs="+", default=[""], metavar="NN", help="all notebooks if omitted")

@@ -59,6 +59,7 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
     def call(self, method: str, **params) -> dict:
+        """One command of the protocol, and its answer; events on the way are kept."""
         number = next(self.numbers)
         self.socket.send(json.dumps({"id": number, "method": method, "params": params}))
         while True:
@@ -86,6 +87,7 @@ class Browser:
             self.events.append(json.loads(self.socket.recv()))
 
     def evaluate(self, expression: str):
+        """The value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"]["text"])
@@ -110,6 +112,7 @@ class Browser:
         return found
 
     def screenshot(self, path: Path) -> None:
+        """Save the page as a picture, as a whole."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 8000), "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

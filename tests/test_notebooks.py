@@ -58,14 +58,34 @@ def test_cells_are_short_and_define_no_long_function(path):
 
 
 @by_name
-def test_prose_and_code_are_in_balance(path):
-    """Captions, statements and comments are prose, too: what counts as code is the rest of a cell."""
-    everything = "\n".join(cell.source for cell in cells(path))
-    said = re.findall(r'"[^"\n]{40,}"|#.*', everything)
-    spoken = sum(map(len, said))
-    prose = spoken + sum(len(cell.source) for cell in cells(path, "markdown"))
-    assert 0.5 < prose / (len(everything) - spoken) < 2.5
-    assert "What was not shown" in cells(path, "markdown")[-1].source
+def test_every_section_says_something(path):
+    """A heading is followed by prose in its own cell; the first cell states the result, the last what is missing."""
+    prose = [cell.source for cell in cells(path, "markdown")]
+    for text in prose:
+        body = re.sub(r"^#{1,6} .*$", "", text, flags=re.MULTILINE).strip()
+        assert len(body) >= 40, f"{text!r} says nothing"
+    assert re.search(r"^\*\*.+\*\*$", prose[0], flags=re.MULTILINE), "the title states the result in bold"
+    assert "What was not shown" in prose[-1]
+
+
+@by_name
+def test_the_computation_is_in_sight_before_the_experiments(path):
+    """One prompt, or one step, by hand: a cell that needs no experiment comes before the first that does."""
+    order = [cell.id for cell in cells(path)]
+    first = next(cell.id for cell in cells(path) if re.search(r"results\.(table|figure|judge)\(", cell.source))
+    assert order.index("in-sight") < order.index(first)
+    (shown,) = [cell.source for cell in cells(path) if cell.id == "in-sight"]
+    assert "print(" in shown and "experiments" not in shown
+
+
+@by_name
+def test_claims_are_called_by_name(path):
+    source = "\n".join(cell.source for cell in cells(path))
+    assert not re.search(r"claims\[\d", source)
+    declared, judged = (re.findall(p, source) for p in (r'Claim\("([\w-]+)"', r'\.judge\(\s*f?"([^"]+)"'))
+    assert len(set(declared)) == len(declared)
+    plain = {name for name in judged if "{" not in name}
+    assert plain <= set(declared), plain - set(declared)
 
 
 @by_name

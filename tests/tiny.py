@@ -73,6 +73,7 @@ class Collection:
         return self
 
     def add(self, name: str, made) -> None:
+        """Put in a notebook, with an empty parameters file for each preset."""
         text = made if isinstance(made, str) else json.dumps(made)
         (self.root / f"notebooks/{name}.ipynb").write_text(text, encoding="utf-8")
         for preset in ("paper", "quick"):
@@ -85,6 +86,7 @@ class Collection:
         return {"args": line, "cwd": self.root, "env": variables, "text": True}
 
     def run(self, *arguments) -> subprocess.CompletedProcess:
+        """Run run_all.py and wait for it."""
         return subprocess.run(**self.command(*arguments), capture_output=True, timeout=300)
 
     def check(self, *arguments) -> tuple[int, str, str]:
@@ -107,7 +109,9 @@ class Collection:
 
     @property
     def runs(self) -> list[Path]:
+        """The folders of its runs, oldest first."""
         return sorted((self.root / "outputs").glob("2*"))
 
     def status(self, name: str) -> dict:
+        """The status.json of a notebook in the last run."""
         return json.loads((self.runs[-1] / name / "status.json").read_text(encoding="utf-8"))

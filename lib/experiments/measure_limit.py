@@ -5,22 +5,32 @@ import pandas as pd
 
 from lib.experiments.settings import unit_measures
 from lib.finite_prompt import mean_output, score_deviation, softmax_functionals
-from lib.prompts.batches import CACHE as BLOCK_NUMBERS
-from lib.prompts.batches import affordable_prompts
+from lib.notebook.comparison import Comparison
+from lib.prompts.batches import CACHE, MEMORY, affordable_prompts, batches
 from lib.prompts.curve import Curve
+from lib.prompts.estimate import Estimate
 from lib.prompts.online_softmax import SoftmaxAccumulator
 from lib.prompts.streams import stream
 from lib.tokens.covariances import covariance_matrix, sqrt_psd
 from lib.tokens.families import Gaussian
 from lib.tokens.tilted_quadrature import tilted_mean_by_quadrature
 
+TILTS = 0.3, 2.5  # sizes of the smallest and largest random tilt against quadrature, times 1 / sqrt(d) a coordinate
 
-def formula_against_quadrature(dims: list[int], covariances: list, tilts: int, seed: int) -> pd.DataFrame:
-    """The limit formula grad kappa(a) against quadrature, for Gaussians of many shapes and for the other measures.
 
-    Returns a table with one row a measure, dimension and tilt: ``error``, the distance relative to the standard
-    deviation of the tokens or to the size of the tilted mean if that is larger, and ``untilted``, the same for a
-    formula that forgets to tilt (the mean of the tokens).
+def formula_against_quadrature(*, dims: list[int], covariances: list, tilts: int, seed: int) -> Comparison:
+    """The limit formula grad kappa(a) against quadrature, for Gaussians of many shapes and for four other measures.
+
+    Args:
+        dims: dimensions d of the tokens.
+        covariances: of the Gaussians, by name; one that does not fit a dimension is left out there.
+        tilts: random tilts a measure and dimension.
+        seed: of tilts, means and axes.
+
+    Returns:
+        A row a measure, dimension and tilt: ``error``, relative to the standard deviation of the tokens or to the size
+        of the tilted mean if that is larger, and ``control``, the same for a formula that forgets to tilt.
+        measured: the largest error. control: the smallest of the other.
     """
     rows = []
     for dim in dims:
@@ -28,21 +38,32 @@ def formula_against_quadrature(dims: list[int], covariances: list, tilts: int, s
         gaussians = {f"Gaussian, {c}": _gaussian(c, dim, rng) for c in covariances if _fits(c, dim)}
         others = {k: m for k, m in unit_measures(dim).items() if k != "Gaussian"} if dim > 1 else {}
         for name, measure in (gaussians | others).items():
-            for a in rng.standard_normal((tilts, dim)) * np.linspace(0.3, 2.5, tilts)[:, None] / np.sqrt(dim):
+            for a in rng.standard_normal((tilts, dim)) * np.linspace(*TILTS, tilts)[:, None] / np.sqrt(dim):
                 truth = tilted_mean_by_quadrature(measure, a)
                 scale = max(np.linalg.norm(truth), np.sqrt(np.trace(measure.covariance) / dim))
                 row = {"measure": name, "dimension": dim, "tilt": np.linalg.norm(a)}
                 row["error"] = np.linalg.norm(measure.tilted_mean(a) - truth) / scale
-                row["untilted"] = np.linalg.norm(measure.mean - truth) / scale
+                row["control"] = np.linalg.norm(measure.mean - truth) / scale
                 rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return Comparison(table, Estimate.worst(table["error"], target=0), Estimate.exact(table["control"].min()))
 
 
-def departure_from_affine(dim: int, sizes: list[float], directions: int, seed: int) -> pd.DataFrame:
+def departure_from_affine(*, dim: int, sizes: list[float], directions: int, seed: int) -> Comparison:
     """How far each limit map is from the affine map with its value and slope at zero, as the tilt grows.
 
-    ``departure`` is |T(a) - T(0) - J a| / |J a|, the mean over random directions, for |a| in ``sizes``: zero for an
-    affine map. The five measures share mean and covariance, hence J.
+    The departure is |T(a) - T(0) - J a| / |J a|, zero for an affine map. The five measures share mean and covariance,
+    hence J.
+
+    Args:
+        dim: dimension d of the tokens.
+        sizes: of the tilt, |a|.
+        directions: random directions that are averaged over.
+        seed: of these.
+
+    Returns:
+        A row a measure and size: measure, size, departure (the mean over directions), largest.
+        measured: the largest departure of the Gaussian at any size. control: that of Rademacher tokens.
     """
     units = stream(seed, "directions").standard_normal((directions, dim))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
@@ -53,111 +74,137 @@ def departure_from_affine(dim: int, sizes: list[float], directions: int, seed: i
             gap = measure.tilted_mean(size * units) - measure.tilted_mean(np.zeros(dim)) - linear
             departure = np.linalg.norm(gap, axis=1) / np.linalg.norm(linear, axis=1)
             rows.append({"measure": name, "size": size, "departure": departure.mean(), "largest": departure.max()})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    largest = table.groupby("measure")["largest"].max()
+    return Comparison(table, *(Estimate.exact(largest[name]) for name in ("Gaussian", "Rademacher")))
 
 
-def outputs_along_a_line(covariance, dim: int, lengths: list[int], reach: float, seed: int) -> pd.DataFrame:
-    """One growing prompt seen by queries on a line: the output along the limit's direction, at each prompt length.
+def outputs_along_a_line(*, covariance, dim: int, lengths: list[int], reach: float, seed: int) -> Comparison:
+    """One growing prompt seen by queries t z on a line: the output along the limit's direction, at each length.
 
-    The queries are ``t z`` for t in [-reach, reach], scaled so that the scores have standard deviation |t|. The output
-    is projected on Gamma U z and scaled so that the limit is t itself. The prompts are nested: each extends the one
-    before. Columns: length, t, output, mean (the exact average over prompts) and limit.
+    The queries are scaled so that the scores have standard deviation |t|, and the output, projected on Gamma U z, so
+    that its limit is t itself. The prompts are nested: each extends the one before.
+
+    Args:
+        covariance: of the tokens, by name or as a matrix. dim: their dimension d.
+        lengths: prompt lengths L.
+        reach: the largest |t|.
+        seed: of the head and the tokens.
+
+    Returns:
+        A row a length, t and curve ("one prompt", or "exact mean" over prompts): prompt (its name), t, limit, curve,
+        along. Nothing is judged.
     """
     gamma = covariance_matrix(covariance, dim)
     rng = stream(seed, "line")
     U, z = rng.standard_normal((2, dim, dim))[0], rng.standard_normal(dim)
     U = U / score_deviation(gamma, z, U)
-    t, measure = np.linspace(-reach, reach, 121), Gaussian(np.zeros(dim), gamma)
+    t, measure = np.linspace(-reach, reach, 121), Gaussian.centered(gamma)
     c = gamma @ U @ z
     moments = SoftmaxAccumulator(t[:, None] * (U @ z))
     tables, tokens = [], stream(seed, "line", "tokens")
     for length in sorted(lengths):
-        while (missing := length - moments.count) > 0:
-            moments.update(measure.sample(1, min(missing, BLOCK_NUMBERS // (4 * dim)), tokens)[0])
-        shrunk = mean_output(np.zeros(dim), gamma, t[:, None] * z, U, np.eye(dim), length) @ c / (c @ c)
-        output = moments.mean @ c / (c @ c)
-        tables.append(pd.DataFrame({"length": length, "t": t, "output": output, "mean": shrunk, "limit": t}))
-    return pd.concat(tables, ignore_index=True)
+        for block in batches(length - moments.count, 4 * dim, CACHE):
+            moments.update(measure.sample(1, block.stop - block.start, tokens)[0])
+        shrunk = mean_output(np.zeros(dim), gamma, t[:, None] * z, U, np.eye(dim), length)
+        for curve, outputs in {"one prompt": moments.mean, "exact mean": shrunk}.items():
+            columns = {"prompt": f"L = {length:,}", "t": t, "limit": t, "curve": curve, "along": outputs @ c / (c @ c)}
+            tables.append(pd.DataFrame(columns))
+    return Comparison(pd.concat(tables, ignore_index=True))
 
 
-def shrinkage(dim: int, deviations: list[float], lengths: list[int], budget: int, seed: int):
-    """By how much the mean output falls short of the limit, from prompts, against the exact inverse participation y(s, L).
+def shrinkage(*, dim: int, deviations: list[float], lengths: list[int], number_budget: int, seed: int) -> Comparison:
+    """By how much the mean output falls short of the limit, from prompts, against the inverse participation eta(s, L).
 
-    Returns a tidy table and, for each s, the curve of measured / exact and of measured / (1/L): the second is what
-    equal weights would give, the control.
+    Args:
+        dim: dimension d of isotropic tokens.
+        deviations: standard deviations s of the scores, one query each.
+        lengths: prompt lengths L.
+        number_budget: random numbers a length.
+        seed: of the head and the prompts.
+
+    Returns:
+        A row an s and length: s, length, measured, low, high, exact.
+        measured: the curves over eta(s, L), joined over s. control: over 1 / L, as if the weights were equal.
     """
     rng = stream(seed, "shrinkage", "head")
-    measure, U = Gaussian(np.zeros(dim), np.eye(dim)), rng.standard_normal((dim, dim))
+    measure, U = Gaussian.centered(np.eye(dim)), rng.standard_normal((dim, dim))
     z = rng.standard_normal(dim)
     a = (U @ z) / np.linalg.norm(U @ z) * np.array(deviations)[:, None]
-    samples = {length: _shortfalls(measure, a, length, budget, stream(seed, "shrinkage", length)) for length in lengths}
-    tables, ratios, controls = [], [], []
+    samples = [_shortfalls(measure, a, L, number_budget, stream(seed, "shrinkage", L)) for L in lengths]
+    found = {}
     for k, s in enumerate(deviations):
-        exact = softmax_functionals(s, lengths).inverse_participation
-        curve = Curve.from_samples([samples[x][:, k] for x in lengths], stream(seed, "shrinkage", "bootstrap", k))
-        low, high = curve.simultaneous()
-        columns = {"measured": curve.mean, "low": low, "high": high, "exact": exact}
-        tables.append(pd.DataFrame({"s": f"s = {s:g}", "length": lengths, **columns}))
-        ratios.append(curve / exact)
-        controls.append(curve / (1 / np.array(lengths)))
-    return pd.concat(tables, ignore_index=True), ratios, controls
+        curve = Curve.from_samples([x[:, k] for x in samples], stream(seed, "shrinkage", "bootstrap", k))
+        exact, name = softmax_functionals(s, lengths).inverse_participation, f"s = {s:g}"
+        found[name] = Comparison.of_curve(curve, exact, 1 / np.array(lengths), s=name, length=lengths)
+    return Comparison.together(found)
 
 
-def _shortfalls(measure, a, length, budget, rng) -> np.ndarray:
+def _shortfalls(measure, a, length, number_budget, rng) -> np.ndarray:
     """1 - (component of the output along the limit) / (the limit), one row a prompt, one column a query."""
-    n_prompts = affordable_prompts(length, measure.dim, budget, most=10**6)
-    group = max(1, BLOCK_NUMBERS // (length * measure.dim))
     rows = []
-    for start in range(0, n_prompts, group):
-        tokens = measure.sample(min(group, n_prompts - start), length, rng)
+    n_prompts = affordable_prompts(length, measure.dim, number_budget, most=10**6)
+    for part in batches(n_prompts, length * measure.dim, CACHE):
+        tokens = measure.sample(part.stop - part.start, length, rng)
         outputs = SoftmaxAccumulator(a).update(tokens).mean
         rows.append(1 - (outputs * a).sum(-1) / (a**2).sum(-1))
     return np.concatenate(rows)
 
 
-def layers(dim: int, coupling: float, depth: int, length: int, replicates: int, seed: int) -> pd.DataFrame:
+def layers(*, dim: int, couplings: list[float], depth: int, length: int, replicates: int, seed: int) -> Comparison:
     """A stack of attention-only layers with residual on Gaussian tokens, against the recursion of the covariances.
 
     Each layer maps every token x to ``x + V T_L(x)``, its own prompt being the layer's input. In the limit tokens
-    stay Gaussian, with covariance M Gamma M', M = I + V Gamma U. U is scaled so that every layer has the same coupling,
-    lambda_max(Gamma^{1/2} U' Gamma U Gamma^{1/2}), the queries being the tokens themselves.
+    stay Gaussian, with covariance B Gamma B', B = I + V Gamma U. U is scaled so that every layer has the same coupling,
+    the largest eigenvalue of Gamma^{1/2} U' Gamma U Gamma^{1/2}, the queries being the tokens themselves.
 
-    Returns one row a replicate and layer: ``error``, of the empirical covariance, relative in Frobenius norm;
-    ``sampling``, what as many independent Gaussian tokens would show on average; ``kurtosis``, Mardia's, over its
-    Gaussian value.
+    Args:
+        dim: dimension d of the tokens.
+        couplings: one weak and one strong, in this order.
+        depth: layers.
+        length: tokens L in a stack; costs its square.
+        replicates: independent stacks.
+        seed: of tokens and heads.
+
+    Returns:
+        A row a coupling, replicate and layer: ``error`` of the empirical covariance, relative in Frobenius norm;
+        ``sampling``, what as many independent Gaussian tokens would show on average; ``kurtosis``, Mardia's, over its
+        Gaussian value.
+        measured: the error at the last layer and the weak coupling, a mean over stacks. control: at the strong one.
     """
-    rows = []
-    for replicate in range(replicates):
-        rng = stream(seed, "layers", replicate)
-        gamma, x = np.eye(dim), rng.standard_normal((length, dim))
-        for layer in range(1, depth + 1):
-            U, V = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
-            root = sqrt_psd(gamma)
-            U *= np.sqrt(coupling / np.linalg.eigvalsh(root @ U.T @ gamma @ U @ root)[-1])
-            x = x + _self_attention(x, U, V)
-            M = np.eye(dim) + V @ gamma @ U
-            gamma = M @ gamma @ M.T
-            empirical = np.cov(x.T)
-            whitened = x - x.mean(0)
-            radii = np.einsum("ni,ij,nj->n", whitened, np.linalg.inv(empirical), whitened)
-            sampling = np.sqrt((np.trace(gamma) ** 2 + (gamma**2).sum()) / (gamma**2).sum() / length)
-            row = {"replicate": replicate, "layer": layer, "sampling": sampling}
-            row["error"] = np.linalg.norm(empirical - gamma) / np.linalg.norm(gamma)
-            row["kurtosis"] = (radii**2).mean() / (dim * (dim + 2))
-            rows.append(row)
+    stacks = [
+        _stack(dim, coupling, depth, length, stream(seed, "layers", k)).assign(
+            replicate=k, coupling=f"coupling {coupling:g}"
+        )
+        for coupling in couplings
+        for k in range(replicates)
+    ]
+    table = pd.concat(stacks, ignore_index=True)
+    last = table[table["layer"] == depth].groupby("coupling", sort=False)["error"]
+    return Comparison(table, *(Estimate.of_mean(errors) for _, errors in last))
+
+
+def _stack(dim: int, coupling: float, depth: int, length: int, rng) -> pd.DataFrame:
+    rows, gamma, x = [], np.eye(dim), rng.standard_normal((length, dim))
+    for layer in range(1, depth + 1):
+        U, V = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
+        root = sqrt_psd(gamma)
+        U *= np.sqrt(coupling / np.linalg.eigvalsh(root @ U.T @ gamma @ U @ root)[-1])
+        x = x + _self_attention(x, U, V)
+        B = np.eye(dim) + V @ gamma @ U
+        gamma = B @ gamma @ B.T
+        empirical, centered = np.cov(x.T), x - x.mean(0)
+        radii = np.einsum("ni,ij,nj->n", centered, np.linalg.inv(empirical), centered)
+        row = {"layer": layer, "error": np.linalg.norm(empirical - gamma) / np.linalg.norm(gamma)}
+        row["sampling"] = np.sqrt((np.trace(gamma) ** 2 + (gamma**2).sum()) / (gamma**2).sum() / length)
+        rows.append(row | {"kurtosis": (radii**2).mean() / (dim * (dim + 2))})
     return pd.DataFrame(rows)
-
-
-def stack(by_coupling: dict[float, pd.DataFrame]) -> pd.DataFrame:
-    """Several tables of :func:`layers` as one."""
-    return pd.concat([rows.assign(coupling=f"coupling {c:g}") for c, rows in by_coupling.items()], ignore_index=True)
 
 
 def _self_attention(x: np.ndarray, U, V) -> np.ndarray:
     """Softmax attention of every token on all of them, a block of queries at a time."""
-    block = max(1, 4 * BLOCK_NUMBERS // len(x))
-    outputs = [SoftmaxAccumulator(q @ U.T).update(x).mean for q in np.array_split(x, -(-len(x) // block))]
-    return np.concatenate(outputs) @ V.T
+    blocks = np.array_split(x, -(-len(x) // max(1, MEMORY // len(x))))
+    return np.concatenate([SoftmaxAccumulator(q @ U.T).update(x).mean for q in blocks]) @ V.T
 
 
 def _gaussian(covariance, dim: int, rng) -> Gaussian:

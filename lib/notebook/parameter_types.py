@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lib.finite_prompt.head_file import load_heads
 from lib.tokens.covariances import check_covariance_spec, covariance_matrix
 
 __all__ = [
@@ -71,6 +70,8 @@ def _head_file(value: str, info: ValidationInfo) -> str:
     if value and not value.endswith(".npz"):
         raise ValueError("must be empty or name a file that ends in .npz")
     if value and base is not None:
+        from lib.finite_prompt.head_file import load_heads  # here: the runner needs no theory to check a name
+
         load_heads(Path(base) / value)
     return value
 

@@ -77,6 +77,23 @@ class Curve:
         return Curve(np.array([weights @ np.log(self.mean[inside])]), slopes[:, None])
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """Values at n points, each with an interval of its own, for instance Student's over the seeds of a training.
+
+    Attributes:
+        values, low, high: shape (n,).
+    """
+
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def estimate(self, band: tuple[float, float]) -> Estimate:
+        """All of them as one number to be judged: it is in the band where every interval is."""
+        return Estimate.curve(self.values, self.low, self.high, band)
+
+
 def average(curves: list[Curve]) -> Curve:
     """The pointwise mean of independent curves."""
     return Curve(np.mean([c.mean for c in curves], axis=0), np.mean([c.resampled for c in curves], axis=0))

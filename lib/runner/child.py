@@ -20,9 +20,10 @@ import psutil
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbconvert.filters import strip_ansi
 
+from lib.notebook.files import read_json
 from lib.runner import kernel, pages
+from lib.runner.files import keep_notebook, partial
 from lib.runner.params import headings
-from lib.runner.record import keep_notebook, partial, read_json
 
 TOKEN = "RUN_ALL_TOKEN"  # in the environment of a kernel and of all that it starts, so that nothing is left behind
 
@@ -43,6 +44,7 @@ class Child:
         self.stopping = ""  # why: timeout or interrupted
 
     def run(self) -> None:
+        """Execute the notebook unless that is done, then make its page; say how it went as soon as it is known."""
         threading.Thread(target=self.listen, daemon=True).start()
         target = Path(f"{self.job['name']}.ipynb")
         if partial(target).exists():
@@ -70,6 +72,7 @@ class Child:
         sweep(self.job["token"])
 
     def emit(self, **event) -> None:
+        """Tell the supervisor something."""
         with contextlib.suppress(OSError):  # the supervisor may be dead; what is on disk stays true
             os.write(self.channel, (json.dumps(event) + "\n").encode())
 
@@ -102,6 +105,7 @@ class Child:
         self.client.execute(env={**os.environ, TOKEN: self.job["token"]})
 
     def on_cell(self, cell, cell_index: int) -> None:
+        """Note the cell that is about to run, and tell of a new section."""
         self.cell = cell_index
         section = list(headings(self.client.nb))[cell_index]
         if section != self.section:
@@ -111,6 +115,7 @@ class Child:
             raise StoppedEarlyError
 
     def on_reply(self, cell, cell_index: int, execute_reply: dict) -> None:
+        """Stop if the cell asked for its kernel to end."""
         if any(item.get("source") == "ask_exit" for item in execute_reply["content"].get("payload", [])):
             raise StoppedEarlyError("a cell called quit()")
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.runner.record import read_json
-from lib.runner.results import Metric, Results, read_results
+from lib.notebook.files import read_json
+from lib.notebook.schema import MetricRecord, ResultsRecord, read_results
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One compared quantity. ``distance`` is in units of the tolerance; beyond 1 it has drifted."""
+    """One compared quantity. ``distance`` is in units of the tolerance; beyond 1 it differs."""
 
     notebook: str
     name: str
@@ -21,11 +21,13 @@ class Difference:
     note: str = ""
 
     @property
-    def drifted(self) -> bool:
+    def differs(self) -> bool:
+        """Whether it is beyond the tolerance; a distance that is no number is."""
         return not self.distance <= 1
 
     @property
     def off(self) -> str:
+        """The distance in words."""
         return "changed" if math.isinf(self.distance) else f"{self.distance:.3g} x tolerance"
 
 
@@ -56,7 +58,7 @@ def compare(run: Path, base: Path, same_parameters: bool = False) -> tuple[list[
     return sorted(rows, key=lambda row: (-row.distance, row.notebook, row.name)), remarks
 
 
-def _differences(notebook: str, now: Results, then: Results) -> Iterator[Difference]:
+def _differences(notebook: str, now: ResultsRecord, then: ResultsRecord) -> Iterator[Difference]:
     verdicts, before = ({claim.id: claim.verdict for claim in results.claims} for results in (now, then))
     for name in before | verdicts:
         pair = verdicts.get(name, "missing"), before.get(name, "new")
@@ -68,7 +70,7 @@ def _differences(notebook: str, now: Results, then: Results) -> Iterator[Differe
         yield Difference(notebook, name, *map(_show, pair, ("missing", "new")), _distance(*pair), tolerance)
 
 
-def _distance(now: Metric | None, then: Metric | None) -> float:
+def _distance(now: MetricRecord | None, then: MetricRecord | None) -> float:
     if then is None or (now and now.value == then.value):
         return 0.0
     if now is None or now.value is None or then.value is None:
@@ -76,7 +78,7 @@ def _distance(now: Metric | None, then: Metric | None) -> float:
     return abs(now.value - then.value) / then.tolerance if then.tolerance else math.inf
 
 
-def _show(metric: Metric | None, absent: str) -> str:
+def _show(metric: MetricRecord | None, absent: str) -> str:
     if metric is None:
         return absent
     return "not finite" if metric.value is None else f"{metric.value:.6g}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.runner.child import sweep
-from lib.runner.record import keep_notebook
+from lib.runner.files import keep_notebook
 
 GRACE = 20  # seconds that a child has to end after it was asked to stop
 SINGLE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")

@@ -7,15 +7,18 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from lib.notebook.files import write_text
+from lib.notebook.numbers import interval, number
+from lib.notebook.schema import ResultsRecord
 from lib.runner.pages import style, typeset
-from lib.runner.record import write_text
-from lib.runner.report import clock, counts, interval, number
-from lib.runner.results import Results
+from lib.runner.report import clock, counts
 
 TEMPLATE = Path(__file__).with_name("index.html.j2")
 
 
-def write_index(folder: Path, run: dict[str, Any], results: dict[str, Results], rows=(), remarks=(), base="") -> None:
+def write_index(
+    folder: Path, run: dict[str, Any], results: dict[str, ResultsRecord], rows=(), remarks=(), base=""
+) -> None:
     """Write the page of a run; it links only to what is there.
 
     Args:
@@ -33,8 +36,8 @@ def write_index(folder: Path, run: dict[str, Any], results: dict[str, Results], 
         return [path.relative_to(folder).as_posix() for name in names for path in sorted(folder.glob(name))]
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    filters = {"math": lambda text: Markup(typeset(text)), "clock": clock, "number": number, "interval": interval}
-    environment.filters |= filters
+    environment.filters |= {"math": lambda text: Markup(typeset(text)), "clock": clock, "number": number}
+    environment.filters["interval"] = lambda ends: interval(*ends)
     seconds = (datetime.fromisoformat(run["finished"]) - datetime.fromisoformat(run["started"])).total_seconds()
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         **{"run": run, "rows": rows, "remarks": remarks, "base": base, "href": href, "there": there},

@@ -29,16 +29,22 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
     def client(self, **kwargs):
+        """The client of this kernel, which loses no message.
+
+        By default a socket drops messages when the kernel is faster than we are, the end of the cell among them.
+        """
         client = super().client(**kwargs)
-        # By default a socket drops messages when the kernel is faster than we are, the end of the cell among them.
         client.context.rcvhwm = 0
         return client
 
 
 class Client(PapermillNotebookClient):
+    """Executes the cells of a notebook, strictly."""
+
     exit_code: int | None = None  # of a kernel that died
 
     def papermill_execute_cells(self):
+        """One cell after the other, until one fails."""
         for index, cell in enumerate(self.nb.cells):
             self.nb_man.cell_start(cell, index)
             try:
@@ -59,6 +65,7 @@ class Client(PapermillNotebookClient):
         raise CellTimeoutError.error_from_timeout_and_cell("Timeout", timeout, cell)
 
     def output(self, outs, msg, display_id, cell_index):
+        """Keep an output of a cell, within the bounds."""
         kind, content = msg["msg_type"], msg["content"]
         last = outs[-1] if outs and not self.clear_before_next_output else {}
         if kind == "stream" and last.get("name") == content["name"]:

@@ -10,7 +10,7 @@ from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
-from lib.runner.record import write_text
+from lib.notebook.files import write_text
 
 STYLE = Path(__file__).with_name("style.css")
 TEMPLATE = Path(__file__).with_name("page.html.j2")

@@ -82,8 +82,8 @@ def plan(
     """
     notebooks = {path.stem: load(path) for path in select(root, only)}
     sources = {name: [source] for name, source in preset_sources(root, preset, notebooks).items()}
-    for name, source in (recorded or {}).items():
-        sources[name].append(source)
+    for name in notebooks.keys() & (recorded or {}):
+        sources[name].append(recorded[name])
     for path in files:
         if path.stem not in notebooks and len(notebooks) != 1:
             raise UsageError(f"--params {path}: name it after its notebook, or select one with --only")

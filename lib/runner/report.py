@@ -1,31 +1,19 @@
 """What a run says on the terminal."""
 
-import math
 from collections import Counter
 from typing import Any
 
+from lib.notebook.numbers import interval, number
 from lib.notebook.parameters import allowed
+from lib.notebook.schema import ResultsRecord
 from lib.runner.compare import Difference
 from lib.runner.params import Task
-from lib.runner.results import Results
 
 
 def clock(seconds: float) -> str:
+    """A duration (s) as 1:05 or 2:01:05."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
-
-
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5g}"
-
-
-def interval(ends: tuple[float | None, float | None]) -> str:
-    """Both ends, with as many digits as tell them apart, unless they differ by rounding alone."""
-    low, high = ends
-    if None in ends or math.isclose(low, high, rel_tol=1e-9):
-        return f"[{number(low)}, {number(high)}]"
-    digits = min(max(5, 2 + math.ceil(math.log10(max(abs(low), abs(high)) / abs(high - low)))), 12)
-    return f"[{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
@@ -38,6 +26,7 @@ def estimate(names: list[str], seconds: dict[str, float], workers: int) -> str:
 
 
 def listing(tasks: list[Task], seconds: dict[str, float]) -> str:
+    """The notebooks, how long each takes, and their titles."""
     rows = [[t.name, clock(seconds[t.name]) if t.name in seconds else "unknown", t.notebook.title] for t in tasks]
     return table([["notebook", "takes", "title"], *rows])
 
@@ -53,17 +42,18 @@ def parameters(task: Task) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
+    """Rows of texts in aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
+def summary(notebooks: dict[str, Any], results: dict[str, ResultsRecord]) -> str:
     """Claims, then whatever is wrong (last, where the eye is), then one line of counts."""
     rows = [["claim", "prediction", "measured", "interval", "verdict", "control"]]
     for name, result in results.items():
         for claim in result.claims:
-            values = (number(claim.prediction), number(claim.estimate), interval(claim.interval))
+            values = (number(claim.prediction), number(claim.estimate), interval(*claim.interval))
             rows.append([f"{name[:2]} {claim.id}", *values, claim.verdict, claim.control.verdict])
     parts = [table(rows)] if rows[1:] else []
     for name, entry in notebooks.items():
@@ -74,7 +64,7 @@ def summary(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
     return "\n\n".join([*parts, counts(notebooks, results)])
 
 
-def counts(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
+def counts(notebooks: dict[str, Any], results: dict[str, ResultsRecord]) -> str:
     """The run in one line."""
     verdicts = Counter(claim.verdict for result in results.values() for claim in result.claims)
     ok = sum(entry["status"] == "ok" for entry in notebooks.values())
@@ -83,12 +73,12 @@ def counts(notebooks: dict[str, Any], results: dict[str, Results]) -> str:
 
 
 def comparison(rows: list[Difference], remarks: list[str], base: str, shown: int = 20) -> str:
-    """The comparison in words: what drifted, worst first."""
-    drifted = [row for row in rows if row.drifted]
-    parts = [f"compared with {base}: {len(rows)} quantities, {len(drifted)} drifted"]
+    """The comparison in words: what differs, worst first."""
+    different = [row for row in rows if row.differs]
+    parts = [f"compared with {base}: {len(rows)} quantities, {len(different)} different"]
     parts += [f"  {remark}" for remark in remarks]
-    if drifted:
-        cells = [[r.notebook, r.name, r.now, r.then, r.note, r.off] for r in drifted[:shown]]
+    if different:
+        cells = [[r.notebook, r.name, r.now, r.then, r.note, r.off] for r in different[:shown]]
         parts.append(table([["notebook", "quantity", "now", base, "", "off by"], *cells]))
-        parts += [f"  ... and {len(drifted) - shown} more"] if len(drifted) > shown else []
+        parts += [f"  ... and {len(different) - shown} more"] if len(different) > shown else []
     return "\n".join(parts)

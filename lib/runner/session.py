@@ -6,50 +6,59 @@ import math
 import shutil
 import sys
 import time
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lib.runner import record, report
+from lib.notebook.files import read_json, write_json
+from lib.notebook.schema import ResultsRecord, read_results
+from lib.runner import files, machine, report
 from lib.runner.compare import compare
 from lib.runner.execute import run, supervise
+from lib.runner.fingerprint import changes, fingerprint
 from lib.runner.index import write_index
 from lib.runner.params import OUTPUT_DIR, Task, UsageError
-from lib.runner.results import Results, read_results
 
 FRESH = {"status": "interrupted", "error": "not started", "excerpt": [], "warnings": [], "seconds": 0.0}
 
 
+@dataclass(frozen=True)
 class Session:
-    """A run in its folder, new or resumed; ``summary`` is the content of its run.json.
+    """A run in its folder, new or resumed.
 
     Args:
-        root: of the collection. lock: the handle that locks the folder.
+        root: of the collection.
+        folder: of the run.
+        lock: the handle that locks the folder.
+        tasks: the notebooks, by name.
+        again: why a notebook must be executed (again); empty: it is kept.
+        summary: the content of run.json.
+        start: when it started, on the monotonic clock (s).
     """
 
-    def __init__(self, root: Path, folder: Path, preset: str, tasks: list[Task], lock: int):
-        print(f"run {folder.name}")
-        self.root, self.folder, self.lock, self.start = root, folder, lock, time.monotonic()
-        self.tasks = {task.name: task for task in tasks}
-        about, entries = record.describe(root), {}
-        self.again = {}  # why a notebook must be executed (again); empty: it is kept
-        for name, task in self.tasks.items():
-            before, mark = record.read_json(folder / name / "status.json") or {}, record.fingerprint(task, about)
-            again = self.again[name] = record.changes(before, mark)
-            if (folder / name).exists():
-                self.say(name, f"again: {', '.join(again)}" if again else "kept: ok and unchanged")
-            values = task.parameters.items()
-            entries[name] = (FRESH if again else before) | {
-                "title": task.notebook.title,
-                "parameters": task.parameters,
-                "differs": {key: {"preset": task.preset[key], "here": v} for key, v in values if v != task.preset[key]},
-                "overrides": task.overrides,
-                "fingerprint": mark,
-            }
-        seeds = {name: task.parameters["seed"] for name, task in self.tasks.items() if "seed" in task.parameters}
-        times = {"started": _now(), "finished": None}
+    root: Path
+    folder: Path
+    lock: int
+    tasks: dict[str, Task]
+    again: dict[str, list[str]]
+    summary: dict[str, Any]
+    start: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def read(cls, root: Path, folder: Path, lock: int, preset: str, tasks: list[Task]) -> "Session":
+        """The session that goes on from what is on disk of a run, which is nothing if the run is new."""
+        about, again, entries, seeds = machine.describe(root), {}, {}, {}
+        for task in tasks:
+            before, mark = read_json(folder / task.name / "status.json") or {}, fingerprint(task, about)
+            again[task.name] = changes(before, mark)
+            entries[task.name] = (FRESH if again[task.name] else before) | _planned(task, mark)
+            if "seed" in task.parameters:
+                seeds[task.name] = task.parameters["seed"]
         state = {"schema": 1, "status": "running", "exit_code": None, "preset": preset}
-        self.summary = state | times | about | {"seed": seeds, "notebooks": entries}
+        times = {"started": _now(), "finished": None}
+        summary = state | times | about | {"seed": seeds, "notebooks": entries}
+        return cls(root, folder, lock, {task.name: task for task in tasks}, again, summary)
 
     def run(self, workers: int, deadlines: dict[str, int], seconds: dict[str, float], base: Path | None) -> int:
         """Execute what must be, keep the rest, compare and conclude. Returns the exit code.
@@ -59,19 +68,28 @@ class Session:
             seconds: how long notebooks took before; the longest goes first.
             base: the run to compare with; None: the reference beside the run, if preset and parameters are the same.
         """
+        print(f"run {self.folder.name}")
+        for name, again in self.again.items():
+            if (self.folder / name).exists():
+                self.say(name, f"again: {', '.join(again)}" if again else "kept: ok and unchanged")
         names = [name for name, again in self.again.items() if again]
         estimate = report.estimate(names, seconds, workers)
         print(f"{len(names)} notebooks, {self.summary['preset']} preset: {estimate}")
-        record.write_json(self.folder / "run.json", self.summary)
+        write_json(self.folder / "run.json", self.summary)
         due = [name for name, again in self.again.items() if again or not self._page(name).exists()]
         due.sort(key=lambda name: -seconds.get(name, math.inf))
         signal = asyncio.run(supervise(due, lambda name, *alarms: self.execute(name, deadlines, *alarms), workers))
         return conclude(self.folder, self.summary, base, signal)
 
     async def execute(self, name: str, deadlines: dict[str, int], *alarms: asyncio.Event) -> None:
+        """Execute one notebook, or make just the page of a kept one, and record how it went.
+
+        Args:
+            alarms: ``stop`` and ``kill``, as :func:`lib.runner.execute.run` needs them.
+        """
         task, folder, entry = self.tasks[name], self.folder / name, self.summary["notebooks"][name]
         if self.again[name]:
-            record.prepare(task, folder)
+            files.prepare(task, folder)
         order = {"name": name, "parameters": task.parameters | {OUTPUT_DIR: "."}, **deadlines}
         outcome = await run(order, folder, self.lock, *alarms, say=lambda text: self.say(name, text))
         try:
@@ -85,7 +103,7 @@ class Session:
         for place in (folder, self.root, Path(__file__).parents[2], Path(sys.prefix), Path.home()):
             text = text.replace(json.dumps(f"{place}/")[1:-1], "")  # nothing tells where things lie on this machine
         entry |= json.loads(text)
-        record.write_json(folder / "status.json", entry)
+        write_json(folder / "status.json", entry)
         self.say(name, f"{entry['status']}: {entry['error']}" if entry["error"] else entry["status"])
 
     def say(self, name: str, text: str) -> None:
@@ -98,20 +116,26 @@ class Session:
 
 
 def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: int) -> int:
-    """Compare, judge, write run.json and index.html, print the summary. Returns the exit code."""
+    """Compare, judge, write run.json and index.html, print the summary. Returns the exit code.
+
+    Args:
+        summary: the content of run.json, which is completed.
+        base: the run to compare with; None: the reference beside the run, if preset and parameters are the same.
+        signal: the number of the one that stopped the run, or 0.
+    """
     notebooks, results = summary["notebooks"], results_of(folder, summary)
     reference = folder.parent / "reference"
-    automatic = not base and (record.read_json(reference / "run.json") or {}).get("preset") == summary["preset"]
+    automatic = not base and (read_json(reference / "run.json") or {}).get("preset") == summary["preset"]
     base = reference if automatic else base
     rows, remarks = compare(folder, base, same_parameters=automatic) if base else ([], [])
     verdicts = {claim.verdict for result in results.values() for claim in result.claims}
     bad = {"FAIL", "INCONCLUSIVE"} if summary["preset"] == "paper" else {"FAIL"}
     failed = any(entry["status"] != "ok" for entry in notebooks.values())
-    code = 128 + signal if signal else int(failed or bool(verdicts & bad) or any(row.drifted for row in rows))
+    code = 128 + signal if signal else int(failed or bool(verdicts & bad) or any(row.differs for row in rows))
     status = "interrupted" if signal else "failed" if code else "ok"
     summary |= {"status": status, "exit_code": code, "finished": _now()}
-    record.write_json(folder / "run.json", summary)
-    record.write_json(folder / "timings.json", {name: entry["seconds"] for name, entry in notebooks.items()})
+    write_json(folder / "run.json", summary)
+    write_json(folder / "timings.json", {name: entry["seconds"] for name, entry in notebooks.items()})
     print(f"\n{report.summary(notebooks, results)}")
     if base:
         print(f"\n{report.comparison(rows, remarks, base.name)}")
@@ -124,8 +148,15 @@ def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: i
 
 
 def accept(run: Path, names: list[str], reference: Path) -> None:
-    """Make a run the reference, without what only weighs. Raises UsageError if one of the notebooks is not ok."""
-    summary = record.read_json(run / "run.json")
+    """Make a run the reference, without what only weighs.
+
+    Args:
+        names: of all notebooks of the collection. reference: the folder that it goes to.
+
+    Raises:
+        UsageError: if one of the notebooks is not ok.
+    """
+    summary = read_json(run / "run.json")
     status = {name: summary["notebooks"].get(name, {}).get("status", "not in it") for name in names}
     bad = [f"{name} {word}" for name, word in status.items() if word != "ok"]
     if bad:
@@ -138,10 +169,22 @@ def accept(run: Path, names: list[str], reference: Path) -> None:
     fresh.rename(reference)
 
 
-def results_of(folder: Path, summary: dict[str, Any]) -> dict[str, Results]:
+def results_of(folder: Path, summary: dict[str, Any]) -> dict[str, ResultsRecord]:
     """The results of the notebooks of a run that are ok."""
     ok = (name for name, entry in summary["notebooks"].items() if entry["status"] == "ok")
     return {name: read_results(folder / name) for name in ok}
+
+
+def _planned(task: Task, mark: dict[str, str]) -> dict[str, Any]:
+    """What run.json holds of a notebook before it runs."""
+    values, preset = task.parameters, task.preset
+    return {
+        "title": task.notebook.title,
+        "parameters": values,
+        "differs": {key: {"preset": preset[key], "here": v} for key, v in values.items() if v != preset[key]},
+        "overrides": task.overrides,
+        "fingerprint": mark,
+    }
 
 
 def _now() -> str:

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from lib.experiments import anisotropic_regression as experiments
+from lib.experiments.anisotropic_regression import finite_prompts, infinite_flow, setting, training
+from lib.regression.best_heads import best_linear
 
 
 @pytest.fixture(scope="module")
 def tasks():
-    return experiments.tasks(["toeplitz(0.5)", "power_law(1)"], 4, 0.3, seed=0)
+    return setting.tasks(covariances=["toeplitz(0.5)", "power_law(1)"], dim=4, noise_std=0.3, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -16,40 +17,81 @@ def first(tasks):
     return tasks["toeplitz(0.5)"]
 
 
-def test_the_flow_reaches_the_optimum_from_any_balanced_start(tasks, first):
-    table = experiments.infinite_flows(tasks, [0.2, 2.0], seed=0)
-    assert table["distance"].max() < 1e-8
-    assert table["imbalance"].max() < 1e-9
-    assert experiments.unbalanced_end(first, 0.3) > 1e-3
+def test_the_inverse_covariance_leaves_no_risk(tasks):
+    found = infinite_flow.optima(problems=tasks)
+    assert list(found.table["covariance"]) == [*tasks] == ["toeplitz(0.5)", "power_law(1)", "random"]
+    assert found.table["condition number"].iloc[1] == pytest.approx(4)
+    assert found.measured.value < 1e-25 and found.control.value > 0.1
+
+
+def test_the_flow_reaches_the_optimum_from_any_balanced_start(tasks):
+    found = infinite_flow.flows(
+        problems=tasks,
+        fractions=[0.2, 2.0],
+        unbalanced_fraction=0.5,
+        finite_alpha=0.3,
+        finite_length=100,
+        finite_time=10.0,
+        seed=0,
+    )
+    assert len(found.table) == len(tasks) * 2 * 2
+    limit, conserved = found["limit"], found["conserved"]
+    assert limit.measured.value == found.table["distance"].max() < 1e-8 and limit.control.value > 1e-3
+    assert conserved.measured.value == found.table["imbalance"].max() < 1e-9 and conserved.control.value > 0.1
+
+
+def test_the_learned_fraction_is_one_where_the_head_inverts_the_covariance(first):
+    A, b = first.optimum()
+    assert np.allclose(infinite_flow.learned(first, A, b), 1)
+    along_a_flow = infinite_flow.learned(first, np.stack([A, A / 2]), np.array([b, b]))
+    assert np.allclose(along_a_flow, [[1] * 4, [0.5] * 4])
+
+
+def test_the_best_linear_head_shrinks_as_in_closed_form(first):
+    gamma, length = np.linalg.eigvalsh(first.covariance), 20
+    closed = gamma / ((1 + 1 / length) * gamma + (np.trace(first.covariance) + 0.3**2) / length)
+    assert np.allclose(infinite_flow.learned(first, *best_linear(first, length)), closed, rtol=1e-12)
 
 
 def test_large_eigenvalues_are_learned_first(tasks):
-    order = experiments.order_of_learning(experiments.modes(tasks["power_law(1)"], 0.1))
-    assert len(order) == 4
-    assert order["size"].is_monotonic_decreasing and order["time"].is_monotonic_increasing
+    found = infinite_flow.modes(problem=tasks["power_law(1)"], alpha=0.1, points=80)
+    order = found["order"].table
+    assert len(order) == 4 and len(found.table) == 4 * 80
+    assert order["eigenvalue"].is_monotonic_decreasing and order["time"].is_monotonic_increasing
+    assert found.measured.value == 1 and found.control.value == 0
+    last = found.table.groupby("time")["learned"].min()
+    assert last.iloc[0] < 0.01 and last.iloc[-1] > 0.99
 
 
 def test_risks_are_ordered_as_they_must_be(first):
-    risks = experiments.risk_curves(first, [20, 200], 200, seed=0).pivot(index="length", columns="predictor")["risk"]
-    assert (risks["softmax, best"] <= risks["softmax at U*"]).all()
-    assert (risks["linear, best"] <= risks["linear at U*"]).all()
+    table = finite_prompts.risk_curves(problem=first, lengths=[20, 200], draws=200, seed=0).table
+    risks = table.pivot(index="length", columns="predictor", values="risk")
+    assert (risks["softmax, best"] <= risks["softmax at (A*, b*)"]).all()
+    assert (risks["linear, best"] <= risks["linear at (A*, b*)"]).all()
     assert (risks["ridge (Bayes)"] < risks.drop(columns="ridge (Bayes)").min(axis=1)).all()
 
 
 def test_exact_risk_against_raw_prompts(first):
-    ratio, linear = experiments.risks_against_prompts(first, first.optimum(), [10, 50], 3_000_000, seed=0)
-    assert 0.93 < ratio.pooled().value < 1.07
-    assert linear.pooled().value > 1.3
+    found = finite_prompts.risk_on_prompts(
+        problem=first, head=first.optimum(), lengths=[10, 50], number_budget=3_000_000, seed=0
+    )
+    assert list(found.table["prompts"]) == [60_000, 12_000]
+    assert np.allclose(found.table["measured"] / found.table["exact"], found.measured.mean)
+    assert 0.93 < found.pooled().measured.value < 1.07
+    assert found.pooled().control.value > 1.3
 
 
 def test_the_critical_dimension():
-    table = experiments.critical_dimension([1, 3, 6], [1e30], 0.3)
-    assert np.abs(table["slope"] - table["exponent"]).max() < 0.03
-    assert table["exponent"].is_monotonic_increasing and table["exponent"].iloc[-1] == 1
+    found = finite_prompts.critical_dimension(dims=[1, 3, 4, 6], lengths=[1e2, 1e30], noise_std=0.3)
+    far = found.table[found.table["length"] == 1e30]
+    assert far["exponent"].is_monotonic_increasing and far["exponent"].iloc[-1] == 1
+    gap = (far["slope"] - far["exponent"]).to_numpy()
+    assert abs(found.measured.value) == np.abs(gap[[0, 1, 3]]).max() < 0.03
+    assert abs(gap[2]) > abs(found.measured.value) and found.control.value < -0.3
 
 
 def test_the_public_experiment_and_its_covariance_applied_twice():
-    once, twice = experiments.public_experiment(5, 0.5, 0.1**0.5, 1.0).values()
+    once, twice = setting.public_tasks(dim=5, correlation=0.5, noise_std=0.1**0.5, task_variance=1.0).values()
     star = once.optimum()
     assert np.linalg.cond(once.covariance) == pytest.approx(6.279, abs=1e-3)
     assert np.linalg.cond(twice.covariance) == pytest.approx(38.385, abs=1e-3)
@@ -59,27 +101,33 @@ def test_the_public_experiment_and_its_covariance_applied_twice():
 
 
 def test_trained_heads_are_the_best_ones(first):
-    _, flows = experiments.trained_risks(first, [20], 0.3)
-    best, star = experiments.against_best(first, flows)
-    closed, without = experiments.against_closed_form(first, flows)
-    assert best[0] == pytest.approx(1, abs=1e-8) and star[0] > 1.1
-    np.testing.assert_allclose(closed, 1, atol=1e-6)
-    assert without.max() < 0.99
+    found = training.end_of_training(problems={"first": first}, lengths=[20], alpha=0.3)
+    assert list(found.table["attention"]) == ["softmax", "linear"]
+    assert found["softmax"].measured.value == pytest.approx(1, abs=1e-8) and found["softmax"].control.value > 1.1
+    assert found["linear"].measured.value == pytest.approx(1, abs=1e-6) and found["linear"].control.value < 0.99
+
+
+def test_only_the_first_data_of_the_training_are_judged(tasks, first):
+    both = {name: tasks[name] for name in ("toeplitz(0.5)", "power_law(1)")}
+    found = training.end_of_training(problems=both, lengths=[20], alpha=0.3)
+    alone = training.end_of_training(problems={"toeplitz(0.5)": first}, lengths=[20], alpha=0.3)
+    assert list(found.table["data"]) == ["toeplitz(0.5)"] * 2 + ["power_law(1)"] * 2
+    assert found["softmax"].measured == alone["softmax"].measured
+    assert found["linear"].control == alone["linear"].control
 
 
 def test_finite_prompts_shrink_small_directions_most(first):
-    table = experiments.spectra(first, [50], 300, seed=0)
+    table = finite_prompts.spectra(problem=first, lengths=[50], draws=300, seed=0).table
     for _, rows in table.groupby("predictor"):
         assert rows["learned"].between(0, 1).all() and rows["learned"].is_monotonic_increasing
     ridge = table.loc[table["predictor"] == "ridge", "penalty"]
-    assert np.allclose(ridge, 0.3**2, rtol=0.3)  # L s (1 - e) / e is the noise variance, to leading order in 1 / L
+    assert np.allclose(ridge, 0.3**2, rtol=0.3)  # L gamma (1 / learned - 1) is the noise variance, to order 1 / L
 
 
 def test_a_head_knows_one_covariance(tasks):
-    table = experiments.covariate_shift(tasks, 200).pivot(index="trained on", columns="used on", values="relative")
+    found = finite_prompts.covariate_shift(problems=tasks, length=200, n_prompts=4000, seed=0)
+    table = found.table.pivot(index="trained on", columns="used on", values="relative")
     diagonal = np.diag(table)
     assert (diagonal < 0.2).all()
     assert (table.to_numpy() >= diagonal).all()
-    names = list(tasks)
-    ratio, own = experiments.shift_against_prompts(tasks[names[0]], tasks[names[1]], 100, 4000, seed=0)
-    assert ratio[1] < 1.1 and ratio[2] > 0.9 and own[1] > 1.5
+    assert found.measured.low < 1.1 and found.measured.high > 0.9 and found.control.low > 1.5

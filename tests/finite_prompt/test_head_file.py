@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from lib.experiments.prompt_length.exact import answers, chart_of_heads
-from lib.experiments.prompt_length.on_prompts import rounding
-from lib.finite_prompt import prompt_length_for
-from lib.finite_prompt.head_file import example_heads, heads_from_arrays, load_heads
+from lib.finite_prompt.head_file import heads_from_arrays, load_heads
 from lib.notebook.parameter_types import HeadFile
 
 D, E, H = 7, 3, 2
@@ -57,24 +54,6 @@ def test_grouped_queries_share_keys_and_values(save):
     assert len(heads) == 2 * H
     np.testing.assert_allclose(heads.U[1], W_K[0].T @ many[1] / np.sqrt(E))
     np.testing.assert_array_equal(heads.V[3], W_V[1])
-
-
-def test_one_row_a_head_and_answers(save):
-    heads = load_heads(save(**LAYER, query=np.ones(D)))
-    table = answers(heads, [0.3, 0.1], 512)
-    assert list(table["queries"]) == ["all", "yours"] * H
-    head = GAMMA, GAMMA, heads.U[1], heads.V[1]
-    assert table["L for 10%"][2] == prompt_length_for(*head, 0.1)
-    assert table["L for 30%"][3] == prompt_length_for(*head, 0.3, query=np.ones(D))
-
-
-def test_rounding_is_far_below_the_deviation_and_ordered():
-    heads = example_heads(0, dim=8, gains=(1.0,))
-    table = rounding(heads, [32, 256], 8, seed=0).set_index(["length", "precision"])["rounding"]
-    for length in (32, 256):
-        assert 1e-9 < table[length, "float32"] < 1e-4 < table[length, "bfloat16"] < 0.05
-    chart = chart_of_heads(rounding(heads, [32, 256], 8, seed=0))
-    assert set(chart["what"]) == {"finite prompt", "float32", "bfloat16"} and len(chart) == 6
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Whether a result still holds: drift within and beyond tolerances, and what becomes the reference."""
+"""Whether a result still holds: differences within and beyond tolerances, and what becomes the reference."""
 
 import math
 
 import pytest
 from tiny import CLAIM, Collection
 
+from lib.notebook.files import read_json, write_json
 from lib.runner.compare import compare
-from lib.runner.record import read_json, write_json
 
 METRICS = {"mean": {"value": 1.0, "tolerance": 0.1}, "exact": {"value": 2.0, "tolerance": 0.0}}
 
@@ -33,15 +33,15 @@ def distances(run, base) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("value", "distance", "drifted"),
+    ("value", "distance", "differs"),
     [(1.0, 0, False), (1.05, 0.5, False), (1.0999, 0.999, False), (0.85, 1.5, True), (None, math.inf, True)],
 )
-def test_a_metric_is_compared_with_the_tolerance_of_the_reference(tmp_path, value, distance, drifted):
+def test_a_metric_is_compared_with_the_tolerance_of_the_reference(tmp_path, value, distance, differs):
     base = made(tmp_path, "base")
     run = made(tmp_path, "run", METRICS | {"mean": {"value": value, "tolerance": 9.0}})
     row = next(row for row in compare(run, base)[0] if row.name == "mean")
     assert row.distance == pytest.approx(distance)
-    assert row.drifted is drifted
+    assert row.differs is differs
 
 
 def test_no_tolerance_means_equal(tmp_path):
@@ -51,7 +51,7 @@ def test_no_tolerance_means_equal(tmp_path):
     assert {name for name, distance in distances(run, base).items() if distance > 1} == {"a", "b"}
 
 
-def test_what_is_missing_has_drifted_and_what_is_new_has_not(tmp_path):
+def test_what_is_missing_differs_and_what_is_new_does_not(tmp_path):
     base = made(tmp_path, "base")
     run = made(tmp_path, "run", {"other": {"value": 1.0, "tolerance": 0.1}}, claims=[{**CLAIM, "id": "claim-two"}])
     found = distances(run, base)
@@ -72,11 +72,11 @@ def test_a_verdict_that_changed_comes_first(tmp_path):
     assert second.name == "mean"
 
 
-def test_results_that_cannot_be_read_have_drifted(tmp_path):
+def test_results_that_cannot_be_read_differ(tmp_path):
     base, run = made(tmp_path, "base"), made(tmp_path, "run")
     (run / "01_first/results.json").unlink()
     rows, _ = compare(run, base)
-    assert [(row.name, row.drifted) for row in rows] == [("results", True)]
+    assert [(row.name, row.differs) for row in rows] == [("results", True)]
 
 
 def test_other_parameters_are_told_and_by_default_not_compared(tmp_path):
@@ -91,10 +91,10 @@ def test_two_runs_are_compared_without_running_anything(tmp_path):
     made(tmp_path, "2026-01-01_000000_quick")
     made(tmp_path, "2026-01-02_000000_quick", METRICS | {"mean": {"value": 1.3, "tolerance": 0.1}})
     code, out, _ = collection.check("--compare", "2026-01-01_000000_quick", "2026-01-01_000000_quick")
-    assert (code, out) == (0, "compared with 2026-01-01_000000_quick: 3 quantities, 0 drifted\n")
+    assert (code, out) == (0, "compared with 2026-01-01_000000_quick: 3 quantities, 0 different\n")
     code, out, _ = collection.check("--compare", "2026-01-02_000000_quick", "2026-01-01_000000_quick")
     assert code == 1
-    assert "3 quantities, 1 drifted" in out and "3 x tolerance" in out
+    assert "3 quantities, 1 different" in out and "3 x tolerance" in out
     assert len(collection.runs) == 2
 
 

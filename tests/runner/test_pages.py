@@ -24,11 +24,13 @@ png = pathlib.Path("figures/curve.png").read_bytes()
 display({"image/png": png, "text/plain": "-"}, raw=True, metadata={"image/png": {"alt": "a falling line"}})
 """
 WIDE = """import pandas as pd
-from lib.claims import Claim, Estimate
+from lib.notebook.claims import Claim
+from lib.prompts.estimate import Estimate
 print("a very long line " * 100)
 pd.DataFrame([[0.123456789] * 30] * 3)"""
 CLAIMED = """claim = Claim("claim-one", "one", "Theorem 1", "exact here", 1.0, (0.9, 1.1), "a wrong constant")
-claim.verdict(Estimate(1.0, 0.99, 1.01), Estimate(2.0, 1.9, 2.1))"""
+claim.judge(Estimate(1.0, 0.99, 1.01), Estimate(2.0, 1.9, 2.1))
+claim"""
 MATH = r"""# A heading with $\mu$
 
 A long formula $M(2a) / M(a)^2 \operatorname{tr} V [C_{2a} + (m_{2a} - m_a)(m_{2a} - m_a)^\top] V^\top$ in a sentence.

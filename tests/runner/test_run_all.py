@@ -7,7 +7,9 @@ import sys
 import pytest
 from tiny import CLAIM, REPOSITORY, Collection, notebook, save
 
-from lib.runner.record import read_json
+from lib.notebook.files import read_json
+from lib.runner.params import plan
+from lib.runner.session import Session
 
 # Results that would show any dependence on threads, on hashing, or on the order of notebooks.
 SUMS = (
@@ -44,7 +46,7 @@ def test_same_parameters_give_the_same_bytes_whatever_jobs_is(collection):
 def test_a_run_is_compared_with_the_reference_by_itself(collection):
     assert collection.accepted.stdout == f"{collection.runs[0].name} is now the reference\n"
     assert "compared with" not in collection.first.stdout
-    assert "compared with reference: 18 quantities, 0 drifted" in collection.second.stdout
+    assert "compared with reference: 18 quantities, 0 different" in collection.second.stdout
     assert "Compared with reference" in (collection.runs[1] / "index.html").read_text()
 
 
@@ -69,11 +71,11 @@ def test_it_says_how_long_it_will_take_once_it_knows(collection):
     assert "3 notebooks, quick preset: about 0:0" in collection.second.stdout
 
 
-def test_drift_is_told_and_fails(collection):
+def test_a_difference_is_told_and_fails(collection):
     answer = collection.run("--preset", "quick", "--only", "02", "--set", "seed=1", "--compare", "reference")
     assert answer.returncode == 1, answer
     assert "02_sums: other seed" in answer.stdout
-    assert "1 drifted" in answer.stdout and "x tolerance" in answer.stdout
+    assert "1 different" in answer.stdout and "x tolerance" in answer.stdout
     answer = collection.run("--preset", "quick", "--only", "02", "--set", "seed=1")
     assert answer.returncode == 0, answer
     assert "02_sums: other seed; not compared" in answer.stdout
@@ -104,6 +106,25 @@ def test_without_the_packages_one_line_says_what_to_do(tmp_path):
         assert (answer.returncode, answer.stdout) == (2, "")
         assert answer.stderr.count("\n") == 1
         assert "make setup" in answer.stderr and ".venv/bin/python run_all.py" in answer.stderr
+
+
+def test_a_check_imports_nothing_heavy(tmp_path):
+    command = Collection(tmp_path, "01_first").command("--check")
+    command["args"].insert(1, "-Ximporttime")
+    answer = subprocess.run(**command, capture_output=True, timeout=60)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in answer.stderr.splitlines()}
+    assert "papermill" in imported and answer.returncode == 0
+    assert not imported & {"torch", "matplotlib", "pandas"}
+
+
+def test_a_session_is_read_without_a_word_and_before_anything_is_written(tmp_path, capsys):
+    Collection(tmp_path, "01_first")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    made = Session.read(tmp_path, folder, 0, "quick", plan(tmp_path, "quick"))
+    assert made.again == {"01_first": ["no status"]}
+    assert made.summary["notebooks"]["01_first"]["error"] == "not started"
+    assert capsys.readouterr().out == "" and not list(folder.iterdir())
 
 
 def test_help_fits_a_screen(tmp_path):
@@ -151,7 +172,7 @@ class Again:
         """Run it changed, and find the same within the tolerances."""
         answer = self.run("--compare", self.made.runs[0].name, **change)
         assert answer.returncode == 0, answer
-        assert ", 0 drifted" in answer.stdout and "warning" not in answer.stdout
+        assert ", 0 different" in answer.stdout and "warning" not in answer.stdout
 
     def threads(self) -> str:
         return (self.made.runs[-1] / "02_threads/threads").read_text()
@@ -175,7 +196,7 @@ def test_another_number_of_threads_stays_within_the_tolerances(again):
 
 
 def test_another_seed_of_the_bootstrap_stays_within_the_tolerances(again):
-    again.compare(change=("rates.py", "rng.integers(len(groups)", "rng.spawn(1)[0].integers(len(groups)"))
+    again.compare(change=("prompts/curve.py", "rng.integers(len(groups)", "rng.spawn(1)[0].integers(len(groups)"))
     records = [read_json(next(run.glob("01_*/results.json"))) for run in (again.made.runs[0], again.made.runs[-1])]
     first, last = ([claim["interval"] for claim in record["claims"]] for record in records)
     assert first != last

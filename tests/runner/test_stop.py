@@ -5,7 +5,6 @@ import resource
 import signal
 import subprocess
 import time
-from datetime import datetime
 
 import nbformat
 import numpy as np
@@ -13,7 +12,7 @@ import psutil
 import pytest
 from tiny import Collection, notebook
 
-from lib.runner.record import new_folder, read_json
+from lib.notebook.files import read_json
 
 # Hangs until a file beside run_all.py exists, and tells the process it runs in.
 WAITS = """import os, pathlib, time
@@ -158,7 +157,7 @@ def test_resume_repeats_what_has_changed(tmp_path):
     (tmp_path / "lib/runner/report.py").open("a").write("# how it runs changes no result\n")
     answer = made.run("--resume", folder)
     assert answer.stdout.count("kept: ok and unchanged") == 3
-    (tmp_path / "lib/domains.py").open("a").write("# what it computes with\n")
+    (tmp_path / "lib/tokens/measure.py").open("a").write("# what it computes with\n")
     answer = made.run("--resume", folder)
     assert answer.stdout.count("again: lib sources") == 3
     assert "matrix: inputs/mine.npy" in (folder / "03_third/parameters.yaml").read_text()
@@ -181,17 +180,3 @@ def test_a_full_disk_is_a_clear_error(tmp_path, limit, code, expected):
     assert expected in answer.stdout + answer.stderr
     assert "Traceback" not in answer.stderr
     assert answer.stderr.count("\n") <= 1
-
-
-def test_an_output_root_that_cannot_be_written(tmp_path):
-    made = Collection(tmp_path, "01_first")
-    (tmp_path / "file").touch()
-    code, out, err = made.check("--output-root", tmp_path / "file/outputs")
-    assert (code, out) == (2, "")
-    assert err == f"--output-root {tmp_path}/file/outputs: cannot be written: not a directory\n"
-
-
-def test_two_runs_started_in_the_same_second_do_not_share_a_folder(tmp_path):
-    now = datetime(2026, 1, 2, 3, 4, 5)
-    names = [new_folder(tmp_path / "outputs", "quick", now).name for _ in range(3)]
-    assert names == ["2026-01-02_030405_quick", "2026-01-02_030405_quick_2", "2026-01-02_030405_quick_3"]

@@ -1,4 +1,4 @@
-"""Which kernel is close to softmax, at which prompt length and score deviation: the choice of notebook 05."""
+"""Which kernel is close to softmax, at which prompt length and score deviation."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -6,55 +6,84 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from scipy.optimize import brentq
 
-from lib.experiments.attention_kernels.approximations import best_key_variance
+from lib.experiments.attention_kernels.moments import isotropic
+from lib.experiments.attention_kernels.random_features import best_key_variance
+from lib.experiments.settings import unit_measures
 from lib.kernels import Linformer, MomentAttention, Performer, Softmax
 from lib.kernels.exact_errors import moment_softmax_distance, softmax_size
 from lib.notebook import figures
+from lib.notebook.comparison import Comparison
+from lib.prompts.batches import affordable_prompts
 from lib.prompts.streams import stream
-from lib.tokens.measure import TokenMeasure
+
+LETTERS = {"moment": "M", "performer": "P", "linformer": "F", "softmax": "S", "any": "·"}
+SHADES = LogNorm(1e-3, 1)  # of the deviation from softmax
 
 
-def deviations_from_softmax(
-    measures: dict[str, TokenMeasure],
+def chart(
+    *,
+    tokens: list[str],
+    dim: int,
     deviations: list[float],
     lengths: list[int],
     features: int,
-    budget: int,
+    number_budget: int,
+    tolerance: float,
     seed: int,
-) -> pd.DataFrame:
-    """Relative root-mean-square deviation from softmax over s and L: moment attention, Performer, pooling Linformer.
+) -> Comparison:
+    """Relative root-mean-square deviation from softmax over s and L, and which kernel that recommends.
 
-    Tokens have mean 0 and covariance I; the query looks along the first axis. Performer's keys have the variance that
-    is best for Gaussian tokens at this s; pooling, corrected, is to features / 4 rows, a state of the same size as
-    Performer's or less. Columns: tokens, length, s, moment, performer, linformer.
+    The query looks along the first axis. Performer's keys have the variance that is best for Gaussian tokens at this s.
+    Linformer is pooling, corrected, to a quarter as many rows as Performer has features: no larger a state.
+
+    Args:
+        tokens: names of `unit_measures`: mean 0, covariance I.
+        dim: dimension d of the tokens.
+        deviations: s, standard deviations of the scores.
+        lengths: prompt lengths L.
+        features: m of Performer.
+        number_budget: random features a cell, about.
+        tolerance: relative deviation that is good enough.
+        seed: of prompts and features.
+
+    Returns:
+        A row a cell: tokens, length, s; moment, performer, linformer (their deviations, NaN where rows do not fit);
+        choice, as :func:`choose` says. Nothing is judged.
     """
-    rows, kernel = [], Performer(features)
-    for name, measure in measures.items():
-        dim = measure.dim
+    found, kernel, rows = [], Performer(features), _linformer_rows(features)
+    for name in tokens:
+        measure = unit_measures(dim)[name]
         for length in lengths:
             rng = stream(seed, "choice", name, length)
-            tokens = measure.sample(int(np.clip(budget // (length * features), 8, 256)), length, rng)
+            prompts = measure.sample(affordable_prompts(length, features, number_budget, 256, fewest=8), length, rng)
             for s in deviations:
                 a = s * np.eye(dim)[0]
-                exact = Softmax()(tokens, a, tokens)
+                exact = Softmax()(prompts, a, prompts)
                 scale = np.sqrt(best_key_variance(s, dim))
-                outputs = {"moment": MomentAttention()(tokens, a, tokens)}
-                drawn = [kernel.redraw(int(rng.integers(2**32)))(scale * x, a / scale, x) for x in tokens]
-                outputs["performer"] = np.array(drawn)
-                if length % (features // 4) == 0 and length > features // 4:
-                    outputs["linformer"] = Linformer.pooling(length, features // 4)(tokens, a, tokens)
+                drawn = [kernel.redraw(int(rng.integers(2**32)))(scale * x, a / scale, x) for x in prompts]
+                outputs = {"moment": MomentAttention()(prompts, a, prompts), "performer": np.array(drawn)}
+                if length % rows == 0 and length > rows:
+                    outputs["linformer"] = Linformer.pooling(length, rows)(prompts, a, prompts)
                 size = (exact**2).sum(-1).mean()
                 gaps = {k: np.sqrt(((x - exact) ** 2).sum(-1).mean() / size) for k, x in outputs.items()}
-                rows.append({"tokens": name, "length": length, "s": s} | gaps)
-    return pd.DataFrame(rows)
+                found.append({"tokens": name, "length": length, "s": s} | gaps)
+    return Comparison(choose(pd.DataFrame(found), features, dim, tolerance))
+
+
+def _linformer_rows(features: int) -> int:
+    """Rows p whose state is no larger than that of Performer with so many features."""
+    return features // 4
 
 
 def choose(table: pd.DataFrame, features: int, dim: int, tolerance: float) -> pd.DataFrame:
-    """The table with ``choice``: the kernel of smallest state within the tolerance, if it saves memory over softmax."""
+    """The table with ``choice``: the kernel of smallest state within the tolerance, if it saves memory over softmax.
+
+    ``softmax`` where none is within the tolerance, ``any`` where none saves memory.
+    """
     kernels = {
         "moment": MomentAttention(),
         "performer": Performer(features),
-        "linformer": Linformer(*np.zeros((2, features // 4, 1))),
+        "linformer": Linformer(*np.zeros((2, _linformer_rows(features), 1))),
     }
     chosen = []
     for row in table.itertuples():
@@ -67,43 +96,53 @@ def choose(table: pd.DataFrame, features: int, dim: int, tolerance: float) -> pd
 
 def exact_deviation(s: float, length, dim: int) -> np.ndarray:
     """Relative root-mean-square deviation of moment attention from softmax, exact, isotropic Gaussian tokens."""
-    # All that is across the scores enters by its trace: two dimensions stand for all.
-    gamma, a, eye = np.diag([1.0, dim - 1]), np.array([s, 0.0]), np.eye(2)
-    distance, size = (f(gamma, a, eye, eye, length) for f in (moment_softmax_distance, softmax_size))
+    distance, size = (f(*isotropic(dim, s), length) for f in (moment_softmax_distance, softmax_size))
     return np.sqrt(distance / size)
 
 
-def boundary(lengths: list[int], dim: int, tolerance: float) -> pd.Series:
-    """For each length the s at which moment attention deviates from softmax by the tolerance, as `exact_deviation`."""
+def boundary(*, lengths: list[int], dims: list[int], tolerance: float) -> Comparison:
+    """The largest s at which moment attention is within the tolerance of softmax, as :func:`exact_deviation` has it.
 
-    def gap(log_s, length):
+    Args:
+        lengths: prompt lengths L.
+        dims: dimensions d of isotropic Gaussian tokens.
+        tolerance: relative deviation.
+
+    Returns:
+        A row a dimension and length: dimension, length, s. Nothing is judged.
+    """
+
+    def gap(log_s, length, dim):
         return np.log(float(exact_deviation(np.exp(log_s), length, dim)) / tolerance)
 
-    found = [brentq(gap, np.log(0.02), np.log(20), args=(x,), xtol=1e-4) for x in lengths]
-    return pd.Series(np.exp(found), index=lengths)
+    rows = []
+    for dim in dims:
+        for length in lengths:
+            log_s = brentq(gap, np.log(0.02), np.log(20), args=(length, dim), xtol=1e-4)
+            rows.append({"dimension": dim, "length": length, "s": np.exp(log_s)})
+    return Comparison(pd.DataFrame(rows))
 
 
-def choice_figure(table: pd.DataFrame, boundary: pd.Series, tolerance: float) -> plt.Figure:
+def choice_figure(table: pd.DataFrame, boundary: pd.DataFrame, tolerance: float) -> plt.Figure:
     """Which kernel at which s and L, a panel for each kind of tokens.
 
     Color: moment attention's deviation from softmax. Letter: the choice, M moment, P Performer, F Linformer, S softmax,
-    a dot where a prompt is too short to save memory. Line: ``boundary``, the exact s at each length, Gaussian tokens.
+    a dot where a prompt is too short to save memory. Line: the exact boundary (length, s) for Gaussian tokens.
     """
-    letters = {"moment": "M", "performer": "P", "linformer": "F", "softmax": "S", "any": "·"}
     panels = list(table.groupby("tokens", sort=False))
     figure, axes = figures.panels(len(panels), height=4.2, sharey=True)
     for axis, (name, rows) in zip(axes, panels, strict=True):
         grid = rows.pivot(index="s", columns="length", values="moment")
         edges = [np.arange(n + 1) - 0.5 for n in grid.shape[::-1]]
-        image = axis.pcolormesh(*edges, np.clip(grid, 1e-3, 1), norm=LogNorm(1e-3, 1), cmap="cividis_r")
+        image = axis.pcolormesh(*edges, np.clip(grid, SHADES.vmin, SHADES.vmax), norm=SHADES, cmap="cividis_r")
         for row in rows.itertuples():
             x, y = grid.columns.get_loc(row.length), grid.index.get_loc(row.s)
             color = "white" if row.moment > tolerance else "black"
-            axis.text(x, y, letters[row.choice], ha="center", va="center", color=color, fontsize=10, weight="bold")
+            axis.text(x, y, LETTERS[row.choice], ha="center", va="center", color=color, fontsize=10, weight="bold")
         if name == "Gaussian":
-            shown = boundary[boundary.index.isin(grid.columns)]
-            x = [grid.columns.get_loc(length) for length in shown.index]
-            y = np.interp(np.log(shown), np.log(grid.index), np.arange(len(grid)))
+            shown = boundary[boundary["length"].isin(grid.columns)]
+            x = [grid.columns.get_loc(length) for length in shown["length"]]
+            y = np.interp(np.log(shown["s"]), np.log(grid.index), np.arange(len(grid)))
             axis.plot(x, y, color="white", lw=2.5)
             axis.plot(x, y, color=figures.BLACK, lw=1.4)
         axis.set_xticks(range(grid.shape[1]), [f"{x:d}" for x in grid.columns], fontsize=8.5)

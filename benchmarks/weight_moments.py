@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from lib.finite_prompt import softmax_functionals
+from lib.finite_prompt.weight_moments import softmax_functionals
 
 
 def seconds(call) -> float:

@@ -1,0 +1,81 @@
+"""Heads from a file: what the theory says of each, and the rounding errors of low precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib.experiments.prompt_length import heads
+from lib.finite_prompt import prompt_length_for, tolerance_reached
+from lib.finite_prompt.head_file import example_heads, heads_from_arrays
+
+D, HEADS = 7, 2
+RNG = np.random.default_rng(0)
+GAMMA = np.diag(np.arange(1.0, D + 1))
+W_Q, W_K, W_V = 0.2 * RNG.normal(size=(3, HEADS, 3, D))
+
+
+@pytest.fixture
+def layer():
+    """Two heads of head dimension 3 on anisotropic tokens, with a query of interest."""
+    return heads_from_arrays(Gamma=GAMMA, W_Q=W_Q, W_K=W_K, W_V=W_V, head_dim=3, query=np.ones(D))
+
+
+def test_answers_of_each_head_and_query(layer):
+    table = heads.answers(heads=layer, tolerances=[0.3, 0.1], context=512).table
+    assert list(table["queries"]) == ["all", "yours"] * HEADS
+    head = GAMMA, GAMMA, layer.U[1], layer.V[1]
+    assert table["L for 10%"][2] == prompt_length_for(*head, 0.1)
+    assert table["L for 30%"][3] == prompt_length_for(*head, 0.3, query=np.ones(D))
+    assert table["at context"][2] == tolerance_reached(*head, 512)
+    assert table["at context"][3] == tolerance_reached(*head, 512, query=np.ones(D))
+    assert table["s"][3] == pytest.approx(np.sqrt((layer.U[1].sum(1) ** 2) @ np.diag(GAMMA)))  # z = (1, ..., 1)
+    assert table["when it doubles"].notna().to_list() == [True, False] * HEADS
+
+
+def test_a_context_that_doubles_moves_the_output_by_less_than_both_errors_and_more_than_their_difference():
+    quiet = example_heads(1, dim=4, gains=(0.5,))
+    table = heads.answers(heads=quiet, tolerances=[0.1], context=2048).table
+    head = quiet.covariance, quiet.query_covariance, quiet.U[0], quiet.V[0]
+    now, later = table["at context"][0], tolerance_reached(*head, 4096)
+    assert now - later < table["when it doubles"][0] < now + later
+    assert table["when it doubles"][0] == pytest.approx(np.sqrt(now**2 - later**2), rel=0.02)  # C / L1 - C / L2
+
+
+def test_rounding_is_far_below_the_deviation_and_ordered():
+    layer = example_heads(0, dim=8, gains=(1.0,))
+    table = heads.rounding(heads=layer, lengths=[32, 256], n_queries=8, seed=0).table
+    errors = table.set_index(["length", "precision"])["rounding"]
+    for length in (32, 256):
+        assert 1e-9 < errors[length, "float32"] < 1e-4 < errors[length, "bfloat16"] < 0.05
+        assert 1e4 < errors[length, "bfloat16"] / errors[length, "float32"] < 1e6  # 2^16: 24 bits against 8
+    reached = tolerance_reached(layer.covariance, layer.query_covariance, layer.U[0], layer.V[0], [32, 256])
+    assert table.drop_duplicates("length")["deviation"].to_list() == pytest.approx(reached)
+    assert np.all(table["rounding"] < table["deviation"])
+
+
+def test_float64_rounds_nothing():
+    precisions, layer = {"same": torch.float64}, example_heads(0, dim=8, gains=(1.0,))
+    errors = heads.rounding_errors(layer, 0, length=16, n_queries=4, seed=0, precisions=precisions)
+    assert errors == {"same": 0.0}
+
+
+def test_rounding_at_the_needed_length_and_inputs_that_are_too_coarse():
+    layer = example_heads(3, dim=8, gains=(0.7, 1.0))
+    found = heads.rounding_at_needed_length(heads=layer, tolerance=0.2, n_queries=16, seed=0)
+    expected = [
+        prompt_length_for(layer.covariance, layer.query_covariance, U, V, 0.2)
+        for U, V in zip(layer.U, layer.V, strict=True)
+    ]
+    assert found.table["length"].to_list() == expected
+    assert np.all(found.table["float8"] > 4 * found.table["bfloat16"])  # 2^4 in precision
+    assert (found.measured.value, found.control.value) == (found.table["bfloat16"].max(), found.table["float8"].min())
+
+
+def test_the_chart_puts_each_quantity_of_the_first_heads_below_the_other():
+    layer = example_heads(0, dim=4, gains=(0.5, 1.0))
+    table = heads.rounding(heads=layer, lengths=[8, 32], n_queries=4, seed=0).table
+    chart = heads.chart(table)
+    assert set(chart["what"]) == {"finite prompt", "float32", "bfloat16"} and len(chart) == 2 * 3 * 2
+    assert set(heads.chart(table, most=1)["head"]) == {"head 0"}
+    exact = chart[(chart["head"] == "head 1") & (chart["what"] == "finite prompt")]
+    assert exact["value"].is_monotonic_decreasing
