@@ -68,7 +68,9 @@ def test_the_readme_names_every_module():
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     told = {package: set(re.findall(r"`(\w+)`", text)) for package, text in rows}
     for package in PACKAGES:
-        inside = {p.stem for p in (ROOT / "lib" / package).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+        inside = {
+            p.stem for p in (ROOT / "lib" / package).iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+        }
         assert told.get(package) == inside - {"__init__"}, f"{package}: {told.get(package, set()) ^ inside}"
 
 

@@ -1,10 +1,15 @@
-"""Exact finite-prompt theory of softmax attention on Gaussian tokens: one place to import it from.
+"""Exact finite-prompt theory of softmax attention on Gaussian tokens, and beyond: one place to import it from.
 
-    functionals    y(s, L) and v(s, L), the two functions that decide the error of softmax weights
-    fixed_query    output and gradient errors at one query, sharp constants, the mean output, an exact sampler
-    query_average  the same averaged over Gaussian queries, the coupling and the rate exponent
-    prompt_length  how many tokens a tolerance needs, and the tolerance that a prompt length reaches
-    drift          how far the output moves when the prompt grows
+    weight_moments  the two functions of (s, L) that decide the error of softmax weights, and every other moment of them
+    one_query       output and gradient errors at one query, sharp constants, the mean output, an exact sampler
+    over_queries    the same averaged over Gaussian queries, the coupling and the rate exponent
+    needed_length   how many tokens a tolerance needs, and the tolerance that a prompt length reaches
+    drift           how far the output moves when the prompt grows
+    head_file       attention heads from a file
+    empirical       independent tokens of any law: a list of tokens with weights
+    dependent       Markov and AR(1) prompts
+
+May use: lib.tokens, lib.prompts.
 
 >>> import numpy as np
 >>> from lib.finite_prompt import output_error
@@ -12,7 +17,9 @@
 array([4.    , 0.0977])
 """
 
+from lib.finite_prompt.dependent import ar1_output_error, markov_output_error
 from lib.finite_prompt.drift import drift_bound, mean_output_drift, output_drift
+from lib.finite_prompt.empirical import tokens_error, tokens_output_error
 from lib.finite_prompt.needed_length import prompt_length_for, tolerance_reached
 from lib.finite_prompt.one_query import (
     mean_output,
@@ -38,9 +45,12 @@ from lib.finite_prompt.weight_moments import SoftmaxFunctionals, expected_produc
 __all__ = [
     "Average",
     "SoftmaxFunctionals",
+    "ar1_output_error",
     "coupling",
     "drift_bound",
+    "expected_products",
     "local_slope",
+    "markov_output_error",
     "mean_output",
     "mean_output_drift",
     "mean_output_error",
@@ -56,7 +66,8 @@ __all__ = [
     "score_gradient_error",
     "sharp_constant",
     "softmax_functionals",
+    "tokens_error",
+    "tokens_output_error",
     "tolerance_reached",
     "value_gradient_error",
-    "expected_products",
 ]

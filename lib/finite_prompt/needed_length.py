@@ -10,8 +10,8 @@ two numbers of the head, the score deviation s and the *output dimension* D = s^
 
     deviation(L)^2 = ( v(s, L) + (D - 1) y(s, L) ) / s^2      ~ e^{s^2} (D + s^2) / (s^2 L),
 
-with y and v of :mod:`lib.finite_prompt.weight_moments` (derived in notebook 02, used in notebook 06). That it falls with L is what the
-search below relies on; it holds on every grid we tried and is not proved.
+with y and v of :mod:`lib.finite_prompt.weight_moments` (derived in notebook 02, used in notebook 06). That it falls
+with L is what the search below relies on; it holds on every grid we tried and is not proved.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,7 @@
-r"""Inverse participation and squared error of the softmax weights, interpolated in the score deviation s: for averages over it.
+r"""Moments of the softmax weights, interpolated in the score deviation s: for averages over it.
 
-With y(s, L) and v(s, L) of :func:`lib.finite_prompt.weight_moments.softmax_functionals`, an average over queries or a risk needs y and
+With y(s, L) and v(s, L) of :func:`lib.finite_prompt.weight_moments.softmax_functionals`, an average over queries or a
+risk needs y and
 
     W = (v - y) / s^2 - 2 y,
 

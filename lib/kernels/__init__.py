@@ -7,6 +7,8 @@
 
 All are called alike, ``kernel(keys, query, values)``; shapes are in :mod:`lib.kernels.interface`.
 
+May use: lib.tokens, lib.prompts, lib.finite_prompt.
+
 >>> import numpy as np
 >>> tokens, z, U = np.random.default_rng(0).standard_normal((1000, 4)), np.ones(4) / 4, np.eye(4)
 >>> K, Q = split(U, key_scale=0.5)  # U = K'Q; only Performer cares how

@@ -4,9 +4,9 @@ A head gives every token x a key K x and a value V x, and the query token z a qu
 key . query = x . U z with U = K'Q, any 1/sqrt(d) inside. Softmax attention depends on U alone; random features depend
 on how it is split into K and Q, so a kernel takes keys and queries and not U.
 
-Axes, as in :mod:`lib.prompts.attention`. keys (n, L, r) and values (n, L, k), n prompts, or (L, r) and (L, k), one. query is
-(r,) or (q, r), the same for every prompt, or (n, q, r), its own for each. The output has the axes of the prompts, then
-those of the queries, then k. Everything is float64.
+Axes, as in :mod:`lib.prompts.attention`. keys (n, L, r) and values (n, L, k), n prompts, or (L, r) and (L, k), one.
+query is (r,) or (q, r), the same for every prompt, or (n, q, r), its own for each. The output has
+the axes of the prompts, then those of the queries, then k. Everything is float64.
 """
 
 from abc import ABC, abstractmethod

@@ -6,9 +6,10 @@ over the tokens by the finite-prompt theory, over w and over the noise in closed
     R_L(A, b) = 1/2 { tr[(b Sigma A - I) Sigma_q (b Sigma A - I)'] + b^2 (tr Sigma + noise^2) E[y]
                       + b^2 E[W |Sigma A x|^2] + 2 b E[y x' Sigma A x] },        W = (v - y) / s^2 - 2 y,
 
-with y(s, L) and v(s, L) of :mod:`lib.finite_prompt.weight_moments`. Only the query is left, and it enters through functions of s times a
-quadratic form: one integral over s for each, with the density of :class:`lib.finite_prompt.score_law.ScoreLaw`. In the gradient the
-derivatives of y and W by s^2 are moved onto that density. (Derived in notebook 03.)
+with y(s, L) and v(s, L) of :mod:`lib.finite_prompt.weight_moments`. Only the query is left, and it enters through
+functions of s times a quadratic form: one integral over s for each, with the density of
+:class:`lib.finite_prompt.score_law.ScoreLaw`. In the gradient the derivatives of y and W by s^2
+are moved onto that density. (Derived in notebook 03.)
 
 The limits of y and W at s = 0, 1/L and -1/L, are taken out and averaged in closed form: what is left vanishes like s^2
 there, so that the fine structure of the density at small s, where M is nearly singular, does not matter.

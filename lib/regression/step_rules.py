@@ -59,7 +59,7 @@ def long_prompt(problem: InContextRegression) -> LongPrompt:
 
 
 def curvatures(problem: InContextRegression, length, limit: LongPrompt) -> tuple[float, float]:
-    """Largest and smallest curvature at the head for L to infinity: the limit's Hessian, and C'' / (L |t|^2) along t."""
+    """Largest and smallest curvature at the head for L to infinity, the smallest C'' / (L |t|^2) along t."""
     return 2 / stable_step(infinite_hessian(problem, limit.head)), limit.curvature / (length * limit.head.norm() ** 2)
 
 

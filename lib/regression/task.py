@@ -109,7 +109,7 @@ class InContextRegression:
         return self.task_variance / 2 * (bias + b**2 * variance / L + b**2 * shrunk / L * form)
 
     def softmax_risk(self, A, b, length, *, rtol: float = 1e-8) -> Average:
-        """Risk of softmax attention ``b sum_i p_i y_i``, exact at every prompt length; see :mod:`lib.regression.softmax_risk`.
+        """Risk of softmax attention ``b sum_i p_i y_i``, exact at every L; see :mod:`lib.regression.softmax_risk`.
 
         length: a number or shape (n,), whole, in [1, 1e40]. Returns an Average of its shape: value, numerical error.
         Cost: about 50 ms the first time for given lengths, then a few ms a head.

@@ -1,0 +1,4 @@
+"""Token measures: what tokens are drawn from, their covariances, and their exponential tilts.
+
+May use: nothing of lib.
+"""
