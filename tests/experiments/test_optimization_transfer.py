@@ -6,6 +6,7 @@ from statistics_checks import assert_mean
 
 from lib.experiments.optimization_transfer import on_prompts as stochastic_optimization
 from lib.experiments.optimization_transfer import steps as experiments
+from lib.experiments.optimization_transfer import variance
 from lib.regression import control_variate, step_rules
 from lib.regression.best_heads import best_softmax
 from lib.regression.control_variate import KINDS, mean_gradient, prompt_gradients
@@ -135,7 +136,7 @@ def test_the_mean_gradients_are_exact(kind):
 
 
 def test_the_mean_of_the_infinite_prompt_is_seen_to_be_wrong():
-    means = control_variate.means_along(PROBLEM, ISOTROPIC_3, PROBLEM.balanced_init(0.5), 5, 20_000, 0)
+    means = variance.means_along(PROBLEM, ISOTROPIC_3, PROBLEM.balanced_init(0.5), 5, 20_000, 0)
     assert means["exact"].low < 1 < means["exact"].high
     for wrong in ("infinite prompt", "other covariance"):
         assert not means[wrong].low < 1 < means[wrong].high
@@ -171,9 +172,9 @@ def test_the_golden_bound_is_that_of_the_variances():
 
 
 def test_measured_gains_meet_their_prediction_at_the_start_and_the_best_coefficient_is_best():
-    gain = control_variate.gains(PROBLEM, "start", PROBLEM.balanced_init(0.3), [50], 4_000_000, 0)
+    gain = variance.gains(PROBLEM, "start", PROBLEM.balanced_init(0.3), [50], 4_000_000, 0)
     measured = {key: curve.mean[0] for key, curve in gain.curves.items()}
-    predicted = control_variate.predictions(gain, "linear", [50])[0]
+    predicted = variance.predictions(gain, "linear", [50])[0]
     assert measured["linear", "1"] == pytest.approx(predicted, rel=0.2)
     for kind in ("linear", "affine"):
         assert measured[kind, "best"] >= max(measured[kind, "1"], measured[kind, "1/2"])
