@@ -6,8 +6,8 @@ transition matrix P, scores s_j, D = diag(e^{-q}), q_j = e^{tau + s_j}, and mark
 
     f0 <- D P' f0,    f1 <- D (r P' f1 + q c P' f0),    f2 <- D (P' f2 + 2 q r c . P' f1 + q^2 |c|^2 P' f0)
 
-started at pi D, pi D q c, pi D q^2 |c|^2, give ``E sum_ij p_i p_j r^|i-j| c_i . c_j = int sum f2 dtau`` for the weights p of a
-prompt of L tokens: with r = 1 and c = V x - T that is E|T_L - T|^2.
+started at pi D, pi D q c, pi D q^2 |c|^2, give ``E sum_ij p_i p_j r^|i-j| c_i . c_j = int sum f2 dtau`` for the weights
+p of a prompt of L tokens: with r = 1 and c = V x - T that is E|T_L - T|^2.
 
 For a stationary Gaussian prompt with Cov(X_0, X_k) = r^k Gamma the standardized scores are a scalar AR(1) process, and
 what is across them an independent one with the same correlations. With c_i = g_i - s along the scores (r = 1 in the
