@@ -1,6 +1,7 @@
 """The house: every package uses only what its first lines name, and no arrow goes back up."""
 
 import ast
+import json
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -79,3 +80,11 @@ def test_the_tests_mirror_the_library():
         assert (ROOT / "lib" / path.parent.name).is_dir(), path
     for package in PACKAGES:
         assert list(ROOT.glob(f"tests/{package}/**/test_*.py")), f"no test of lib/{package}"
+
+
+def test_the_notation_of_the_readme_is_that_of_notebook_01():
+    cells = json.loads((ROOT / "notebooks/01_measure_limit.ipynb").read_text(encoding="utf-8"))["cells"]
+    (text,) = ["".join(cell["source"]) for cell in cells if cell["id"] == "notation"]
+    table = text[text.index("| symbol |") :].strip()
+    assert len(table.splitlines()) > 10
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8")
