@@ -1,89 +1,67 @@
-"""Experiments of notebook 07 with gradients from raw prompts: with a control variate, and by several step rules."""
+"""Training on raw prompts: step rules with noisy gradients, and the prompts that a control variate saves."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
+from lib.notebook.comparison import Comparison
 from lib.prompts.estimate import Estimate
 from lib.prompts.streams import stream
 from lib.regression.best_heads import best_softmax
 from lib.regression.control_variate import mean_gradient, prompt_gradients
 from lib.regression.head import BlockHead, Prompts
-from lib.regression.step_rules import Rule
+from lib.regression.step_rules import Rule, adam, preconditioned
 from lib.regression.task import InContextRegression
 
-
-def noise_in_training(
-    problem: InContextRegression,
-    length: int,
-    alpha: float,
-    step: float,
-    n_steps: int,
-    batch: int,
-    seeds: int,
-    seed: int,
-) -> pd.DataFrame:
-    """Stochastic gradient descent on raw prompts, plain and with a control variate (coefficient 1), on the same ones.
-
-    One row an arm, seed and step: ``deviation``, the squared distance in (A, b) from gradient descent with exact
-    gradients and the same steps, and ``risk``, the exact risk of gradient descent.
-    """
-    arms, rng = ("plain", "linear", "affine"), stream(seed, "noise", length)
-    start = problem.balanced_init(alpha)
-    exact = start.flat()
-    points = {arm: np.tile(exact, (seeds, 1)) for arm in arms}
-    d, tables = problem.dimension, []
-    for k in range(n_steps + 1):
-        risk, gradient = problem.risk_and_gradient("softmax", *BlockHead.from_flat(exact), length)
-        for arm in arms:
-            columns = {"arm": arm, "seed": np.arange(seeds), "step": k, "risk": risk}
-            tables.append(pd.DataFrame(columns | {"deviation": ((points[arm] - exact) ** 2).sum(1)}))
-        prompts = problem.sample(seeds * batch, length, rng)
-        prompts = Prompts(*(part.reshape(seeds, batch, *part.shape[1:]) for part in prompts))
-        for arm in arms:
-            A, b = points[arm][:, :-1].reshape(seeds, d, d), points[arm][:, -1]
-            gradients = prompt_gradients(prompts, A, b)
-            used = gradients["softmax"].mean(1)
-            if arm != "plain":
-                means = [mean_gradient(problem, arm, BlockHead.from_flat(point), length) for point in points[arm]]
-                used = used - gradients[arm].mean(1) + np.array(means)
-            points[arm] = points[arm] - step * used
-        exact = exact - step * gradient.flat()
-    return pd.concat(tables, ignore_index=True)
-
-
-def savings(table: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Mean squared deviation of plain training over that with a control variate, at every step: the prompts saved.
-
-    Columns: step, control, gain, low, high (bootstrap over seeds, pointwise).
-    """
-    tables, rng = [], stream(seed, "savings")
-    wide = {arm: rows.pivot(index="seed", columns="step", values="deviation") for arm, rows in table.groupby("arm")}
-    n = len(wide["plain"])
-    draws = rng.multinomial(n, np.full(n, 1 / n), size=1000)
-    steps = [k for k in wide["plain"] if k > 0]
-    for arm in ("linear", "affine"):
-        plain, other = (wide[name][steps].to_numpy() for name in ("plain", arm))
-        low, high = np.quantile((draws @ plain) / (draws @ other), [0.025, 0.975], axis=0)
-        columns = {"step": steps, "control": arm, "gain": plain.mean(0) / other.mean(0), "low": low, "high": high}
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
+ARMS = ("plain", "linear", "affine")
+RESAMPLES = 1000
+PRECONDITIONED = "preconditioned"
 
 
 def stochastic_race(
+    *,
     problem: InContextRegression,
     length: int,
-    rules: dict[str, Callable[[], Rule]],
+    adam_steps: list[float],
     alpha: float,
     n_steps: int,
-    batch: int,
+    batches: list[int],
     seeds: int,
     seed: int,
-) -> pd.DataFrame:
-    """Rules with gradients from fresh raw prompts: exact risk over the best one, at each step and for each seed."""
-    best = best_softmax(problem, length)
-    smallest = problem.risk_and_gradient("softmax", *best, length)[0]
+) -> Comparison:
+    """The preconditioner of the limit against Adam, with gradients from fresh raw prompts, the same for all.
+
+    Args:
+        problem: the task.
+        length: prompt length L.
+        adam_steps: step sizes of Adam, one run each.
+        alpha: size of the balanced start.
+        n_steps: of each rule.
+        batches: prompts a step, one race each; the last one is judged.
+        seeds: independent runs.
+        seed: of the prompts.
+
+    Returns:
+        A row a batch, method and step: batch, method, step, ``risk / best`` (the mean over the seeds of the exact risk
+        over the best softmax risk).
+        measured: of the preconditioner after the last step, Student's interval. control: of the best Adam.
+    """
+    rules = {f"Adam {step:g}": (lambda step=step: adam(step)) for step in adam_steps}
+    rules[PRECONDITIONED] = lambda: preconditioned(problem, length)
+    races = {n: _race(problem, length, rules, alpha, n_steps, n, seeds, seed) for n in batches}
+    rows = pd.concat([race.assign(batch=f"batch {n}") for n, race in races.items()])
+    table = rows.groupby(["batch", "method", "step"], sort=False)["risk / best"].mean().reset_index()
+    last = races[batches[-1]]
+    ends = {
+        name: Estimate.of_mean(rows["risk / best"])
+        for name, rows in last[last["step"] == n_steps].groupby("method", sort=False)
+    }
+    return Comparison(table, ends.pop(PRECONDITIONED), min(ends.values()))
+
+
+def _race(problem, length, rules: dict[str, Callable[[], Rule]], alpha, n_steps, batch, seeds, seed) -> pd.DataFrame:
+    smallest = problem.risk_and_gradient("softmax", *best_softmax(problem, length), length)[0]
     rows = []
     for k in range(seeds):
         rng, steppers = stream(seed, "stochastic race", k), {name: make() for name, make in rules.items()}
@@ -98,6 +76,70 @@ def stochastic_race(
     return pd.DataFrame(rows)
 
 
-def settled(table: pd.DataFrame, method: str, step: int) -> Estimate:
-    """Mean over seeds of risk / best of a method at a step, with Student's interval."""
-    return Estimate.of_mean(table[(table["method"] == method) & (table["step"] == step)]["risk / best"])
+def savings(
+    *,
+    problem: InContextRegression,
+    length: int,
+    alpha: float,
+    step_size: float,
+    n_steps: int,
+    batch: int,
+    seeds: int,
+    early: int,
+    seed: int,
+) -> Comparison:
+    """The prompts that a control variate (coefficient 1) saves in stochastic gradient descent, at every step.
+
+    The squared distance in (A, b) from descent with exact gradients is proportional to the variance over the batch
+    size, so its ratio, plain over corrected, is the factor by which the batch may shrink.
+
+    Args:
+        problem: the task.
+        length: prompt length L.
+        alpha: size of the balanced start.
+        step_size, n_steps: of gradient descent.
+        batch: prompts a step and run.
+        seeds: independent runs.
+        early: the step that counts as early.
+        seed: of the prompts.
+
+    Returns:
+        A row a step and control ("linear" or "affine"): step, control, gain, low, high (bootstrap over the runs, step
+        by step).
+        Parts: "early" and "late", the gain of the linear control after ``early`` steps and after the last one, each the
+        control of the other.
+    """
+    deviation = _deviations(problem, length, alpha, step_size, n_steps, batch, seeds, seed)
+    draws = stream(seed, "savings").multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES)
+    tables = []
+    for arm in ARMS[1:]:
+        plain, other = deviation["plain"][:, 1:], deviation[arm][:, 1:]
+        low, high = np.quantile((draws @ plain) / (draws @ other), [0.025, 0.975], axis=0)
+        columns = {"step": np.arange(1, n_steps + 1), "control": arm, "gain": plain.mean(0) / other.mean(0)}
+        tables.append(pd.DataFrame(columns | {"low": low, "high": high}))
+    table = pd.concat(tables, ignore_index=True)
+    linear = table[table["control"] == "linear"].set_index("step")[["gain", "low", "high"]]
+    first, last = (Estimate(*linear.loc[step]) for step in (min(early, n_steps), n_steps))
+    return Comparison(table, parts={"early": Comparison(table, first, last), "late": Comparison(table, last, first)})
+
+
+def _deviations(problem, length, alpha, step_size, n_steps, batch, seeds, seed) -> dict[str, np.ndarray]:
+    """Squared distance in (A, b) from gradient descent with exact gradients, by arm, (seeds, n_steps + 1)."""
+    rng, exact = stream(seed, "noise", length), problem.balanced_init(alpha).flat()
+    points = {arm: np.tile(exact, (seeds, 1)) for arm in ARMS}
+    d, found = problem.dimension, {arm: [] for arm in ARMS}
+    for _ in range(n_steps + 1):
+        for arm in ARMS:
+            found[arm].append(((points[arm] - exact) ** 2).sum(1))
+        prompts = problem.sample(seeds * batch, length, rng)
+        prompts = Prompts(*(part.reshape(seeds, batch, *part.shape[1:]) for part in prompts))
+        for arm in ARMS:
+            gradients = prompt_gradients(prompts, points[arm][:, :-1].reshape(seeds, d, d), points[arm][:, -1])
+            used = gradients["softmax"].mean(1)
+            if arm != "plain":
+                means = [mean_gradient(problem, arm, BlockHead.from_flat(point), length) for point in points[arm]]
+                used = used - gradients[arm].mean(1) + np.array(means)
+            points[arm] = points[arm] - step_size * used
+        gradient = problem.risk_and_gradient("softmax", *BlockHead.from_flat(exact), length)[1]
+        exact = exact - step_size * gradient.flat()
+    return {arm: np.stack(rows, 1) for arm, rows in found.items()}

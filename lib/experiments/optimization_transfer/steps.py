@@ -1,12 +1,13 @@
-"""Experiments of notebook 07 without prompts: step sizes, the race of rules, and which prompt length to train at."""
+"""Step sizes from the limit, with exact gradients: the largest stable step, the edge of stability, the race."""
 
 from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import brentq
 
+from lib.notebook.comparison import Comparison
+from lib.prompts.estimate import Estimate
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
 from lib.regression.hessian import infinite_hessian, softmax_hessian, stable_step
@@ -25,13 +26,24 @@ from lib.regression.step_rules import (
 from lib.regression.task import InContextRegression
 
 LARGEST_COUPLING = 9.0  # where a run is given up: scores this large freeze the softmax on a few tokens
+HESSIAN_ERROR = 1e-5  # of a stable step, from differences of the gradient
+EDGE_ERROR = 1e-3  # of the sharpness at the edge, where heads keep jumping
+EDGE = 2.0  # step x largest curvature at the edge of stability
+CLOSED, TUNED = ", closed form", ", tuned"
+PRECONDITIONED, MISMATCHED = "preconditioned" + CLOSED, "mismatched"
 
 
-def stable_steps(problems: dict[str, InContextRegression], lengths) -> pd.DataFrame:
+def stable_steps(*, problems: dict[str, InContextRegression], lengths: list[int]) -> Comparison:
     """The largest stable step at the best softmax head of each length: exact, and from the limit's Hessian.
 
-    ``same head`` is the limit's Hessian at that head, ``long prompt`` at the head for L to infinity, ``U*`` at the
-    infinite flow's end; ``exact`` is from the Hessian of the softmax risk.
+    Args:
+        problems: tasks by the name of their covariance.
+        lengths: prompt lengths L.
+
+    Returns:
+        A row a covariance and length: covariance, length, exact (from the Hessian of the softmax risk), and from the
+        limit's Hessian at ``same head``, at the head for L to infinity (``long prompt``), and at ``(A*, b*)``.
+        measured: same head over exact, the worst. control: (A*, b*) over exact.
     """
     rows = []
     for name, problem in problems.items():
@@ -40,39 +52,59 @@ def stable_steps(problems: dict[str, InContextRegression], lengths) -> pd.DataFr
             head = best_softmax(problem, length)
             row = {"covariance": name, "length": length}
             row["exact"] = stable_step(softmax_hessian(problem, head, length))
-            for column, where in {"same head": head, "long prompt": far, "U*": at_star}.items():
+            for column, where in {"same head": head, "long prompt": far, "(A*, b*)": at_star}.items():
                 row[column] = stable_step(infinite_hessian(problem, where))
             rows.append(row)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    same, star = table["same head"] / table["exact"], table["(A*, b*)"] / table["exact"]
+    return Comparison(table, Estimate.worst(same, numerical_error=HESSIAN_ERROR), Estimate.worst(star))
 
 
-def edge_of_stability(problem: InContextRegression, length, fractions, alpha: float, n_steps: int) -> pd.DataFrame:
+def edge_of_stability(
+    *, problem: InContextRegression, length: int, fractions: list[float], alpha: float, n_steps: int
+) -> Comparison:
     """Where gradient descent on the exact softmax risk ends for constant steps around the stable ones.
 
-    ``fractions`` place the step between the stable step of the trained head (0) and that of U* (1), geometrically.
-    ``sharpness`` is step x largest curvature of the limit at the last head: at the edge of stability it is 2. The mean
-    over the last two steps, between which a head at the edge jumps. ``risk`` is over the best risk.
+    Args:
+        problem: the task.
+        length: prompt length L.
+        fractions: where the step lies between the stable step of the trained head (0) and that of (A*, b*) (1),
+            geometrically; below 0 it is stable at both.
+        alpha: size of the balanced start.
+        n_steps: of gradient descent.
+
+    Returns:
+        A row a fraction: fraction, step, ``sharpness`` (step x largest curvature of the limit at the end, the mean head
+        of the last two steps, between which one at the edge jumps), ``exact sharpness`` (of the softmax risk) and
+        ``risk / best``.
+        measured: the sharpness of positive fractions farthest from 2. control: of negative ones.
     """
     best = best_softmax(problem, length)
     smallest = float(problem.softmax_risk(*best, length).value)
-    ends = (
-        stable_step(softmax_hessian(problem, best, length)),
-        stable_step(infinite_hessian(problem, problem.optimum())),
-    )
+    trained = stable_step(softmax_hessian(problem, best, length))
+    star = stable_step(infinite_hessian(problem, problem.optimum()))
     rows = []
     for fraction in fractions:
-        step, point, last = ends[0] ** (1 - fraction) * ends[1] ** fraction, problem.balanced_init(alpha).flat(), []
-        for _ in range(n_steps):
-            gradient = problem.risk_and_gradient("softmax", *BlockHead.from_flat(point), length)[1]
-            point = point - step * gradient.flat()
-            last = [*last[-1:], point]
-        mean = np.mean(last, 0)
-        risk = problem.risk_and_gradient("softmax", *BlockHead.from_flat(mean), length)[0]
-        sharpness = 2 * step / stable_step(infinite_hessian(problem, BlockHead.from_flat(mean)))
-        exact = 2 * step / stable_step(softmax_hessian(problem, BlockHead.from_flat(mean), length))
-        row = {"fraction": fraction, "step": step, "sharpness": sharpness, "exact sharpness": exact}
-        rows.append(row | {"risk / best": risk / smallest})
-    return pd.DataFrame(rows)
+        step = trained ** (1 - fraction) * star**fraction
+        mean = BlockHead.from_flat(np.mean(_last_two(problem, length, constant_step(step), alpha, n_steps), 0))
+        row = {"fraction": fraction, "step": step}
+        row["sharpness"] = 2 * step / stable_step(infinite_hessian(problem, mean))
+        row["exact sharpness"] = 2 * step / stable_step(softmax_hessian(problem, mean, length))
+        rows.append(row | {"risk / best": problem.risk_and_gradient("softmax", *mean, length)[0] / smallest})
+    table = pd.DataFrame(rows)
+    above, below = (table[side]["sharpness"] for side in (table["fraction"] > 0, table["fraction"] < 0))
+    return Comparison(
+        table, Estimate.worst(above, target=EDGE, numerical_error=EDGE_ERROR), Estimate.worst(below, target=EDGE)
+    )
+
+
+def _last_two(problem: InContextRegression, length, rule: Rule, alpha: float, n_steps: int) -> list[np.ndarray]:
+    point, last = problem.balanced_init(alpha).flat(), []
+    for _ in range(n_steps):
+        gradient = problem.risk_and_gradient("softmax", *BlockHead.from_flat(point), length)[1]
+        point = point + rule(point, gradient.flat())
+        last = [*last[-1:], point]
+    return last
 
 
 def steps_to(problem: InContextRegression, length, rule: Rule, start: BlockHead, target: float, most: int) -> int:
@@ -97,22 +129,33 @@ def tuned_rules(problem: InContextRegression, limit: LongPrompt) -> dict[str, li
     """What tuning tries, by name: constant steps, heavy ball and Adam; large steps first."""
     unit = stable_step(infinite_hessian(problem, limit.head)) / 2
     return {
-        "constant step, tuned": [lambda c=c: constant_step(c * unit) for c in np.geomspace(8, 1, 7)],
-        "momentum, tuned": [
+        "constant step" + TUNED: [lambda c=c: constant_step(c * unit) for c in np.geomspace(8, 1, 7)],
+        "momentum" + TUNED: [
             lambda c=c, k=k: momentum(c * unit, k) for c, k in product(np.geomspace(4, 0.5, 4), (0.5, 0.8, 0.9, 0.95))
         ],
-        "Adam, tuned": [lambda c=c: adam(c) for c in np.geomspace(1, 0.03, 7)],
+        "Adam" + TUNED: [lambda c=c: adam(c) for c in np.geomspace(1, 0.03, 7)],
     }
 
 
 def race(
-    problems: dict[str, InContextRegression], lengths, alpha: float, tolerance: float, most: int, largest_change: float
-) -> pd.DataFrame:
+    *, problems: dict[str, InContextRegression], lengths: list[int], alpha: float, tolerance: float, most_steps: int
+) -> Comparison:
     """Steps with exact softmax gradients until the risk is within the tolerance of the best softmax risk.
 
-    Methods in closed form, as they are, against methods tuned for each task and length by their number of steps;
-    ``mismatched`` is the preconditioner of another covariance. ``most`` stands for most or more.
-    Columns: covariance, length, method, steps, tried (how many runs the tuning took).
+    Args:
+        problems: tasks by the name of their covariance, at least two, "isotropic" among them.
+        lengths: prompt lengths L.
+        alpha: size of the balanced start.
+        tolerance: relative, of the risk.
+        most_steps: where a run is given up; it stands for this many or more.
+
+    Returns:
+        A row a covariance, length and method: covariance, length, method, steps, tried (how many runs the tuning took).
+        Methods in closed form run as they are, others are tuned for each task and length; ``mismatched`` is the
+        preconditioner of another covariance. Parts, each a ratio or number of steps and its control:
+        "schedule" and "momentum", total steps over those of the tuned method, where that arrives (control: the constant
+        step in closed form); "most", of the preconditioner (control: the fewest of the mismatched one); "gain", its
+        steps over the best tuned at the longest prompt, the worst covariance (control: isotropic, shortest prompt).
     """
     rows = []
     for name, problem in problems.items():
@@ -120,94 +163,47 @@ def race(
         other = next(p for other, p in problems.items() if other != name)
         for length in lengths:
             target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
-            run = (problem, length)
             closed = {
-                "constant step, closed form": constant_step(optimal_constant_step(problem, length, limit)),
-                "schedule, closed form": schedule(problem),
-                "momentum, closed form": closed_form_momentum(problem, length, limit),
-                "preconditioned, closed form": preconditioned(problem, length, limit, largest_change),
-                "mismatched": preconditioned(other, length, None, largest_change),
+                "constant step" + CLOSED: constant_step(optimal_constant_step(problem, length, limit)),
+                "schedule" + CLOSED: schedule(problem),
+                "momentum" + CLOSED: closed_form_momentum(problem, length, limit),
+                PRECONDITIONED: preconditioned(problem, length, limit),
+                MISMATCHED: preconditioned(other, length),
             }
-            steps = {method: (steps_to(*run, rule, start, target, most), 1) for method, rule in closed.items()}
+            steps = {m: (steps_to(problem, length, rule, start, target, most_steps), 1) for m, rule in closed.items()}
             for method, tries in tuned_rules(problem, limit).items():
-                fewest = most
+                fewest = most_steps
                 for make in tries:  # a run is given up where it is slower than the best so far
-                    fewest = min(fewest, steps_to(*run, make(), start, target, fewest))
+                    fewest = min(fewest, steps_to(problem, length, make(), start, target, fewest))
                 steps[method] = fewest, len(tries)
             rows += [
                 {"covariance": name, "length": length, "method": method, "steps": n, "tried": tried}
                 for method, (n, tried) in steps.items()
             ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return Comparison(table, parts=_verdicts(table, lengths, most_steps))
+
+
+def _verdicts(table: pd.DataFrame, lengths: list[int], most: int) -> dict[str, Comparison]:
+    wide = by_method(table)
+    gain, constant = (wide[PRECONDITIONED] / wide["best tuned"]).unstack(), "constant step" + CLOSED
+    pairs = {
+        "schedule": [total_ratio(table, m, "constant step" + TUNED, most) for m in ("schedule" + CLOSED, constant)],
+        "momentum": [total_ratio(table, m, "momentum" + TUNED, most) for m in ("momentum" + CLOSED, constant)],
+        "most": [wide[PRECONDITIONED].max(), wide[MISMATCHED].min()],
+        "gain": [gain[max(lengths)].max(), gain.loc["isotropic", min(lengths)]],
+    }
+    return {name: Comparison(table, *map(Estimate.exact, pair)) for name, pair in pairs.items()}
 
 
 def total_ratio(table: pd.DataFrame, method: str, against: str, most: int) -> float:
     """Steps of a method over those of another, summed over the tasks and lengths where the other arrives."""
-    wide = best_tuned(table)
+    wide = by_method(table)
     arrived = wide[wide[against] < most]
     return float(arrived[method].sum() / arrived[against].sum()) if len(arrived) else np.nan
 
 
-def best_tuned(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a covariance and length, one column a method, with ``best tuned`` and ``gain`` of the preconditioner."""
+def by_method(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a covariance and length, one column a method, and ``best tuned``."""
     wide = table.pivot(index=["covariance", "length"], columns="method", values="steps")
-    wide["best tuned"] = wide[[column for column in wide if column.endswith(", tuned")]].min(axis=1)
-    wide["preconditioned / best tuned"] = wide["preconditioned, closed form"] / wide["best tuned"]
-    return wide
-
-
-def recalibrated(problem: InContextRegression, A, length) -> BlockHead:
-    """The head with the b that is best at a prompt length, A given: the exact risk is quadratic in b."""
-    at_zero, gradient = problem.risk_and_gradient("softmax", A, 0.0, length)
-    slope = gradient.b
-    square = problem.risk_and_gradient("softmax", A, 1.0, length)[0] - at_zero - slope
-    return BlockHead(np.asarray(A, float), -slope / (2 * square))
-
-
-def transfer(problem: InContextRegression, trained_lengths, used_lengths) -> pd.DataFrame:
-    """Risk of the best softmax head of L1 used at L2, over the best risk at L2: exact.
-
-    Rows ``trained at`` hold a length, "limit" (the head for L to infinity, in closed form) or "U*". ``penalty`` is as
-    trained, ``recalibrated`` with the b that is best at L2.
-    """
-    heads = {f"L₁ = {x:,.0f}": best_softmax(problem, x) for x in trained_lengths}
-    heads |= {"limit": long_prompt(problem).head, "U*": problem.optimum()}
-    rows = []
-    for used in used_lengths:
-        best = _risk(problem, best_softmax(problem, used), used)
-        for name, head in heads.items():
-            adapted = _risk(problem, recalibrated(problem, head.A, used), used)
-            row = {"trained at": name, "used at": used, "penalty": _risk(problem, head, used) / best}
-            rows.append(row | {"recalibrated": adapted / best})
-    return pd.DataFrame(rows)
-
-
-def reach(problem: InContextRegression, trained_lengths, penalty: float = 2.0) -> pd.DataFrame:
-    """The largest L2 up to which a head trained at L1 costs at most the penalty, with its slope to the next L1.
-
-    Solved in log L2 to 0.1 %, around C / (infinite-prompt risk of the head), where it is to leading order.
-    """
-    found, limit = [], long_prompt(problem)
-    for trained in trained_lengths:
-        head = best_softmax(problem, trained)
-        guess = np.log(limit.constant / ((penalty - 1) * problem.infinite_risk(*head)))
-
-        def excess(log_length, head=head):
-            used = float(round(np.exp(log_length)))
-            # the head for infinite L is within 1e-3 of the best risk from 1e5 tokens on, and costs nothing
-            best = limit.head if used > 1e5 else best_softmax(problem, used)
-            return np.log(_risk(problem, head, used) / _risk(problem, best, used) / penalty)
-
-        found.append(np.exp(brentq(excess, guess - 1.5, guess + 1.0, xtol=1e-3)))
-    slopes = np.append(np.diff(np.log(found)) / np.diff(np.log(trained_lengths)), np.nan)
-    return pd.DataFrame({"trained at": trained_lengths, "reach": found, "slope": slopes})
-
-
-def advice(gains: dict[str, float | str]) -> pd.DataFrame:
-    """The table of when each trick pays: what was measured, and the rule to take away."""
-    return pd.DataFrame([(trick, measured, rule) for (trick, rule), measured in gains.items()],
-                        columns=["trick", "measured here", "when it pays"])  # fmt: skip
-
-
-def _risk(problem: InContextRegression, head: BlockHead, length) -> float:
-    return problem.risk_and_gradient("softmax", *head, length)[0]
+    return wide.assign(**{"best tuned": wide[[column for column in wide if column.endswith(TUNED)]].min(axis=1)})

@@ -1,10 +1,10 @@
-"""Experiments of notebook 07: the variance of gradients."""
-
-from typing import NamedTuple
+"""The linear gradient as control variate: is its mean right, and by how much does it divide the gradient's variance?"""
 
 import numpy as np
 import pandas as pd
 
+from lib.notebook.comparison import Comparison
+from lib.prompts.batches import batches
 from lib.prompts.curve import Curve
 from lib.prompts.estimate import Estimate
 from lib.prompts.streams import stream
@@ -13,16 +13,57 @@ from lib.regression.control_variate import KINDS, mean_gradient, predicted_gains
 from lib.regression.head import BlockHead
 from lib.regression.task import InContextRegression
 
-NUMBERS_IN_MEMORY = 2**20
+FEWEST_PROMPTS, MOST_PROMPTS = 4000, 100_000
+ON_THE_WAY = 0.63, 1.5  # the share of the inverse that is learned, and b
+LONG_FROM = 30  # tokens from which on the leading order is held against prompts
+RELIABLE_TO = 400  # tokens up to which trained heads have enough prompts
+AFFINE_FROM = 100  # tokens from which on the uniform term must pay
+STREAM_NAMES = {"(A*, b*)": "U*"}  # the name of a stream does not change with the notation
+TRAINED_DRAWS = 2**16  # of the predicted gain at each trained head
 
 
-MIN_PROMPTS = 4000
+def heads_along(problem: InContextRegression, alpha: float) -> dict[str, BlockHead | None]:
+    """Heads to measure at: the balanced start, one on the way, (A*, b*), and None for the best head of each length."""
+    share, b = ON_THE_WAY
+    on_the_way = BlockHead(share / b * np.linalg.inv(problem.covariance), b)
+    start = problem.balanced_init(alpha)
+    return {"start": start, "on the way": on_the_way, "(A*, b*)": problem.optimum(), "trained": None}
 
 
-def heads_along(problem: InContextRegression, alpha: float) -> dict[str, BlockHead]:
-    """Heads to measure at: the balanced start, one on the way (b Sigma A = 0.63 I, b = 1.5), and U*."""
-    on_the_way = BlockHead(0.63 / 1.5 * np.linalg.inv(problem.covariance), 1.5)
-    return {"start": problem.balanced_init(alpha), "on the way": on_the_way, "U*": problem.optimum()}
+def means_along(
+    *,
+    problem: InContextRegression,
+    other: InContextRegression,
+    head: BlockHead,
+    length: int,
+    n_prompts: int,
+    seed: int,
+) -> Comparison:
+    """Mean of the corrected gradient along the exact one, over the exact one: 1 if the control's mean is right.
+
+    Args:
+        problem: the task. other: one with another covariance.
+        head: (A, b).
+        length: prompt length L.
+        n_prompts: raw prompts.
+        seed: of these.
+
+    Returns:
+        A row a mean that is used: used ("exact", "infinite prompt", "other covariance"), mean, low, high.
+        measured: with the exact mean. control: with that of the infinite prompt.
+    """
+    exact = mean_gradient(problem, "softmax", head, length)
+    deviation = deviations(problem, head, length, n_prompts, stream(seed, "means", length))
+    along = 1 + (deviation["softmax"] - deviation["linear"]) @ exact / (exact @ exact)
+    right = mean_gradient(problem, "linear", head, length)
+    used = {
+        "exact": right,
+        "infinite prompt": problem.risk_and_gradient("infinite", *head)[1].flat(),
+        "other covariance": mean_gradient(other, "linear", head, length),
+    }
+    found = {name: Estimate.of_mean(along + (mean - right) @ exact / (exact @ exact)) for name, mean in used.items()}
+    table = pd.DataFrame([{"used": k, "mean": x.value, "low": x.low, "high": x.high} for k, x in found.items()])
+    return Comparison(table, found["exact"], found["infinite prompt"])
 
 
 def deviations(
@@ -30,15 +71,14 @@ def deviations(
 ) -> dict[str, np.ndarray]:
     """Gradients of raw prompts less their exact means, by kind, each of shape (n_prompts, d^2 + 1).
 
-    Cost: n_prompts * length * (d + 1) random numbers, in blocks of bounded memory.
+    Cost: n_prompts * length * (d + 1) random numbers, in batches of bounded memory.
     """
-    rows = max(1, NUMBERS_IN_MEMORY // (length * (problem.dimension + 1)))
-    blocks = [
-        prompt_gradients(problem.sample(min(rows, n_prompts - k), length, rng), *head)
-        for k in range(0, n_prompts, rows)
+    drawn = [
+        prompt_gradients(problem.sample(part.stop - part.start, length, rng), *head)
+        for part in batches(n_prompts, length * (problem.dimension + 1))
     ]
     means = {kind: mean_gradient(problem, kind, head, length) for kind in KINDS}
-    return {kind: np.concatenate([block[kind] for block in blocks]) - means[kind] for kind in KINDS}
+    return {kind: np.concatenate([batch[kind] for batch in drawn]) - means[kind] for kind in KINDS}
 
 
 def best_coefficient(of: np.ndarray, control: np.ndarray) -> float:
@@ -46,37 +86,73 @@ def best_coefficient(of: np.ndarray, control: np.ndarray) -> float:
     return float(np.vdot(of, control) / np.vdot(control, control))
 
 
-class Gain(NamedTuple):
-    """How many times a control variate divides the total variance of the gradient: at several lengths, as curves.
+def gains(
+    *,
+    problem: InContextRegression,
+    heads: dict[str, BlockHead | None],
+    lengths: list[int],
+    number_budget: int,
+    seed: int,
+) -> Comparison:
+    """How many times a control variate divides the total variance of the gradient, from prompts, and as predicted.
 
-    Attributes: by (kind, coefficient), the coefficient "1", "best" or "1/2".
+    Args:
+        problem: the task.
+        heads: by name, "start" and "trained" among them; None is the best softmax head of each length.
+        lengths: prompt lengths L, increasing.
+        number_budget: random numbers a head and length.
+        seed: of prompts and resamples.
+
+    Returns:
+        A row a head, length, control ("linear" or "affine") and coefficient ("1", "best" or "1/2"): head, length,
+        prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient 1),
+        gain, low, high (simultaneous over the lengths). Parts, of the linear control with coefficient 1:
+        "start": gain over predicted, pooled from LONG_FROM tokens on; "growth": the slope of that ratio in L (control
+        of both: coefficient 1/2); "trained": the gain at trained heads up to RELIABLE_TO tokens (control: at start);
+        "short": at the shortest prompt (control: the best coefficient); "affine": variance left without the uniform
+        term over that left with it, from AFFINE_FROM tokens on (control: at the shortest prompt).
     """
+    found = {name: _at_head(problem, name, head, lengths, number_budget, seed) for name, head in heads.items()}
+    table = pd.concat([rows for rows, _ in found.values()], ignore_index=True)
+    curves = {(name, *key): curve for name, (_, at_head) in found.items() for key, curve in at_head.items()}
+    chosen = (table["head"] == "start") & (table["control"] == "linear") & (table["coefficient"] == "1")
+    predicted = table[chosen]["predicted"].to_numpy(float)
+    return Comparison(table, parts=_verdicts(table, curves, lengths, predicted))
 
-    curves: dict[tuple[str, str], Curve]
-    table: pd.DataFrame
+
+def _verdicts(table, curves, lengths: list[int], predicted: np.ndarray) -> dict[str, Comparison]:
+    L = np.array(lengths)
+    long, reliable, shortest = L >= LONG_FROM, (L >= LONG_FROM) & (L <= RELIABLE_TO), min(lengths) == L
+    start, half = (_at(curves["start", "linear", c], long) for c in ("1", "1/2"))
+    one, best = (curves["trained", "linear", c] for c in ("1", "best"))
+    affine = curves["trained", "affine", "1"]
+    left = Curve(affine.mean / one.mean, affine.resampled / one.resampled)
+    ratios = [curve / predicted[long] for curve in (start, half)]
+    window = LONG_FROM, max(lengths)
+    pairs = {
+        "start": [ratio.pooled() for ratio in ratios],
+        "growth": [ratio.slope(L[long], window) for ratio in ratios],
+        "trained": [_at(one, reliable), start],
+        "short": [_at(one, shortest), _at(best, shortest)],
+        "affine": [_at(left, reliable & (L >= AFFINE_FROM)), _at(left, shortest)],
+    }
+    return {name: Comparison(table, *pair) for name, pair in pairs.items()}
 
 
-def gains(problem: InContextRegression, name: str, head, lengths: list[int], budget: int, seed: int) -> Gain:
-    """Variance ratios at a head, or with ``head`` None at the best softmax head of each length.
+def _at(curve: Curve, chosen: np.ndarray) -> Curve:
+    """The points of a curve at some of the lengths."""
+    return Curve(curve.mean[chosen], curve.resampled[:, chosen])
 
-    Columns: head, length, prompts, control (kind), coefficient, gain, low, high (simultaneous over the lengths),
-    value (of the coefficient), predicted (leading order, for coefficient 1). Resampled are groups of prompts, the same
-    for both variances.
-    """
+
+def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], number_budget: int, seed: int):
+    """The rows of one head and, for each control and coefficient, its gain as a curve over the lengths."""
+    key, heads = STREAM_NAMES.get(name, name), [head or best_softmax(problem, length) for length in lengths]
+    expected = _expected(problem, key, head, heads, lengths, seed)
     sizes: dict[tuple[str, str], list] = {}
     rows = []
-    heads = [head or best_softmax(problem, length) for length in lengths]
-    if head:
-        predictions = predicted_gains(problem, head, lengths, stream(seed, "influence", name))
-        expected = [{kind: values[k] for kind, values in predictions.items()} for k in range(len(lengths))]
-    else:
-        expected = [
-            predicted_gains(problem, here, length, stream(seed, "influence", name), 2**16)
-            for here, length in zip(heads, lengths, strict=True)
-        ]
     for here, length, predicted in zip(heads, lengths, expected, strict=True):
-        count = int(np.clip(budget // (length * (problem.dimension + 1)), MIN_PROMPTS, 100_000))
-        deviation = deviations(problem, here, length, count, stream(seed, "gains", name, length))
+        count = int(np.clip(number_budget // (length * (problem.dimension + 1)), FEWEST_PROMPTS, MOST_PROMPTS))
+        deviation = deviations(problem, here, length, count, stream(seed, "gains", key, length))
         own = (deviation["softmax"] ** 2).sum(1)
         for kind in KINDS[1:]:
             best = best_coefficient(deviation["softmax"], deviation[kind])
@@ -86,55 +162,25 @@ def gains(problem: InContextRegression, name: str, head, lengths: list[int], bud
                 row = {"head": name, "length": length, "prompts": count, "control": kind, "coefficient": label}
                 row["value"] = coefficient
                 rows.append(row | {"predicted": predicted[kind] if label == "1" else np.nan})
-    curves = {}
-    table = pd.DataFrame(rows)
+    curves, table = {}, pd.DataFrame(rows)
     for (kind, label), pairs in sizes.items():
         # the same stream, so the same groups of prompts, in the numerator and in the denominator
         above, below = (
-            Curve.from_samples([pair[k] for pair in pairs], stream(seed, "gains bootstrap", name)) for k in (0, 1)
+            Curve.from_samples([pair[k] for pair in pairs], stream(seed, "gains bootstrap", key)) for k in (0, 1)
         )
-        curves[kind, label] = Curve(above.mean / below.mean, above.resampled / below.resampled)
+        curve = curves[kind, label] = Curve(above.mean / below.mean, above.resampled / below.resampled)
         where = (table["control"] == kind) & (table["coefficient"] == label)
-        table.loc[where, "gain"] = curves[kind, label].mean
-        table.loc[where, "low"], table.loc[where, "high"] = curves[kind, label].simultaneous()
-    return Gain(curves, table)
+        for column, values in curve.columns().items():
+            table.loc[where, "gain" if column == "measured" else column] = values
+    return table, curves
 
 
-def means_along(
-    problem: InContextRegression, wrong: InContextRegression, head: BlockHead, length: int, n_prompts: int, seed: int
-) -> dict[str, Estimate]:
-    """Mean of the corrected gradient along the exact one, over the exact one: 1 if the control's mean is right.
-
-    For the control's exact mean, that of the infinite prompt, and that of another covariance; coefficient 1.
-    """
-    exact = mean_gradient(problem, "softmax", head, length)
-    deviation = deviations(problem, head, length, n_prompts, stream(seed, "means", length))
-    along = 1 + (deviation["softmax"] - deviation["linear"]) @ exact / (exact @ exact)
-    right = mean_gradient(problem, "linear", head, length)
-    infinite = problem.risk_and_gradient("infinite", *head)[1].flat()
-    used = {
-        "exact": right,
-        "infinite prompt": infinite,
-        "other covariance": mean_gradient(wrong, "linear", head, length),
-    }
-    shifts = {name: (mean - right) @ exact / (exact @ exact) for name, mean in used.items()}
-    return {name: Estimate.of_mean(along + shift) for name, shift in shifts.items()}
-
-
-def points(gain: Gain, kind: str, coefficient: str, lengths: list[int]) -> Curve:
-    """The part of a curve of gains at some of the lengths."""
-    curve, measured = gain.curves[kind, coefficient], list(dict.fromkeys(gain.table["length"]))
-    chosen = [measured.index(length) for length in lengths]
-    return Curve(curve.mean[chosen], curve.resampled[:, chosen])
-
-
-def left_over(gain: Gain, lengths: list[int]) -> Curve:
-    """Variance left by the linear control over that left by the affine one, coefficient 1, on the same prompts."""
-    affine, linear = (points(gain, kind, "1", lengths) for kind in ("affine", "linear"))
-    return Curve(affine.mean / linear.mean, affine.resampled / linear.resampled)
-
-
-def predictions(gain: Gain, kind: str, lengths: list[int]) -> np.ndarray:
-    """The leading-order gains at some of the lengths, coefficient 1."""
-    rows = gain.table[(gain.table["control"] == kind) & (gain.table["coefficient"] == "1")].set_index("length")
-    return rows.loc[lengths, "predicted"].to_numpy()
+def _expected(problem, key: str, head, heads, lengths, seed) -> list[dict[str, float]]:
+    """The leading-order gains at each length: all from the same draws at one head, from fewer at the trained ones."""
+    if head:
+        found = predicted_gains(problem, head, lengths, stream(seed, "influence", key))
+        return [{kind: values[k] for kind, values in found.items()} for k in range(len(lengths))]
+    return [
+        predicted_gains(problem, here, length, stream(seed, "influence", key), TRAINED_DRAWS)
+        for here, length in zip(heads, lengths, strict=True)
+    ]
