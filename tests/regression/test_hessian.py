@@ -26,3 +26,13 @@ def test_the_balanced_head_is_the_flattest_of_the_isotropic_valley():
         step = stable_step(infinite_hessian(ISOTROPIC, BlockHead(np.eye(5) / b, b)))
         assert step == pytest.approx(2 / (b**2 + 5 / b**2))
     assert stable_step(infinite_hessian(ISOTROPIC, ISOTROPIC.optimum())) == pytest.approx(1 / np.sqrt(5))
+
+
+def test_the_infinite_hessian_against_finite_differences_of_the_gradient():
+    point, step = np.random.default_rng(0).normal(size=10), 1e-5
+
+    def gradient(x):
+        return PROBLEM.risk_and_gradient("infinite", *BlockHead.from_flat(x))[1].flat()
+
+    numeric = np.stack([(gradient(point + step * e) - gradient(point - step * e)) / (2 * step) for e in np.eye(10)])
+    np.testing.assert_allclose(infinite_hessian(PROBLEM, BlockHead.from_flat(point)), numeric, atol=1e-7)
