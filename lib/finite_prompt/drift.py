@@ -3,18 +3,19 @@ r"""How far the output moves when the prompt grows from L1 to L2 tokens, exactly
 *Fresh* prompts share no token: the second window holds other tokens of the same law. *Nested* prompts share the first
 L1: a context that grows, a causal prefix read further on. In both cases, at one query with c = Gamma U z,
 
-    E|T_L2 - T_L1|^2 = V_12 |V c|^2 / s^2 + Y_12 ( tr(V Gamma V') - |V c|^2 / s^2 ),
+    E|T_L2 - T_L1|^2 = zeta_12 |V c|^2 / s^2 + eta_12 ( tr(V Gamma V') - |V c|^2 / s^2 ),
 
-    V_12 = v_1 + v_2 - 2 E[(A_1 - s)(A_2 - s)],      Y_12 = y_1 + y_2 - 2 E[ sum_i p_i q_i ],
+    zeta_12 = zeta_1 + zeta_2 - 2 E[(ghat_1 - s)(ghat_2 - s)],      eta_12 = eta_1 + eta_2 - 2 E[ sum_i p_i q_i ],
 
-p and q the weights of both prompts. Fresh: E[(A_1 - s)(A_2 - s)] = s^2 y_1 y_2, by the exact mean, and no shared token.
-Nested: with Z_1 and Z_2 = Z_1 + Z' the sums of exponentials, 1 / (Z_1 Z_2) is the integral of e^{-w Z_1} e^{-u Z'} over
-0 < u < w. The tokens are independent in it, so that with M = L2 - L1, w = e^tau and the one-token transforms phi, b_2,
-b_2c and b_1c of :mod:`lib.finite_prompt.weight_moments`,
+p and q the weights of both prompts. Fresh: E[(ghat_1 - s)(ghat_2 - s)] = s^2 eta_1 eta_2, by the exact mean, and no
+shared token. Nested: with Z_1 and Z_2 = Z_1 + Z' the sums of exponentials, 1 / (Z_1 Z_2) is the integral of
+e^{-w Z_1} e^{-u Z'} over 0 < u < w. The tokens are independent in it, so that with N = L2 - L1, w = e^tau and the
+one-token transforms phi, b_2, b_2c and b_1c of :mod:`lib.finite_prompt.weight_moments`,
 
-    E sum p_i q_i         = L1 int b_2 phi^{L1-1} F dtau,                      F(tau) = e^{-tau} int_0^w phi^M du
-    E (A_1 - s)(A_2 - s)  = int [ L1 b_2c phi^{L1-1} + L1 (L1-1) b_1c^2 phi^{L1-2} ] F dtau
-                            + int L1 b_1c phi^{L1-1} C dtau,                   C(tau) = int_{-inf}^tau M b_1c phi^{M-1}.
+    E sum p_i q_i         = L1 int b_2 phi^{L1-1} F dtau,                      F(tau) = e^{-tau} int_0^w phi^N du
+    E (ghat_1 - s)(ghat_2 - s)
+                          = int [ L1 b_2c phi^{L1-1} + L1 (L1-1) b_1c^2 phi^{L1-2} ] F dtau
+                            + int L1 b_1c phi^{L1-1} C dtau,                   C(tau) = int_{-inf}^tau N b_1c phi^{N-1}.
 
 The inner integrals are taken by the sinc rule, and the outer ones by the trapezoid rule: both converge exponentially.
 """
@@ -89,7 +90,7 @@ def drift_bound(error_first, error_second):
 
 
 def weight_drift(s: float, first: int, second: int, prompts: Prompts = "nested") -> tuple[float, float]:
-    """V_12 and Y_12 of this module's first lines at one score deviation s in [0, 40]."""
+    """zeta_12 and eta_12 of this module's first lines at one score deviation s in [0, 40]."""
     if prompts not in ("nested", "fresh"):
         raise ValueError(f"prompts must be 'nested' or 'fresh', received {prompts!r}")
     if first > second:
@@ -103,20 +104,20 @@ def weight_drift(s: float, first: int, second: int, prompts: Prompts = "nested")
 
 
 def nested_moments(s: float, first: int, second: int) -> tuple[float, float]:
-    """E[(A_1 - s)(A_2 - s)] and E[sum p_i q_i] over a prompt and its beginning; see this module's first lines.
+    """E[(ghat_1 - s)(ghat_2 - s)] and E[sum p_i q_i] over a prompt and its beginning; see this module's first lines.
 
-    Closed forms: 1 / L2 for both at s = 0; E sum p_i q_i = 1 / L2 for L1 = 1; v and y for L1 = L2.
+    Closed forms: 1 / L2 for both at s = 0; E sum p_i q_i = 1 / L2 for L1 = 1; zeta and eta for L1 = L2.
     """
-    L1, M = float(first), float(second - first)
-    if M == 0:
+    L1, N = float(first), float(second - first)
+    if N == 0:
         w = softmax_functionals(s, L1)
         return float(w.squared_error), float(w.inverse_participation)
     transforms = Transforms(max(float(s), 1e-9), np.array([float(second)]))
     tau, log_phi = transforms.tau, transforms.log_phi
     b2, b1 = transforms.block(((2, ONE),)), transforms.block(((1, H),))
     b2c = transforms.block(((1, H), (1, H)))
-    F = _mean_below(np.exp(M * log_phi), tau)
-    C = _running_integral(M * b1 * np.exp((M - 1) * log_phi))
+    F = _mean_below(np.exp(N * log_phi), tau)
+    C = _running_integral(N * b1 * np.exp((N - 1) * log_phi))
     one, two = L1 * np.exp((L1 - 1) * log_phi), L1 * (L1 - 1) * np.exp(max(L1 - 2, 0.0) * log_phi)
     together = (one * b2c + two * b1**2) * F + one * b1 * C
     return float(together.sum() * TAU_STEP), float((one * b2 * F).sum() * TAU_STEP)

@@ -8,10 +8,10 @@ taken over prompts at one query, or over prompts and queries z ~ N(0, Gamma_z). 
 that depends on the query, V Gamma U z, so that adding a constant to all tokens changes nothing. At one query it needs
 two numbers of the head, the score deviation s and the *output dimension* D = s^2 tr(V Gamma V') / |V Gamma U z|^2 >= 1,
 
-    deviation(L)^2 = ( v(s, L) + (D - 1) y(s, L) ) / s^2      ~ e^{s^2} (D + s^2) / (s^2 L),
+    deviation(L)^2 = ( zeta(s, L) + (D - 1) eta(s, L) ) / s^2      ~ e^{s^2} (D + s^2) / (s^2 L),
 
-with y and v of :mod:`lib.finite_prompt.weight_moments` (derived in notebook 02, used in notebook 06). That it falls
-with L is what the search below relies on; it holds on every grid we tried and is not proved.
+with eta and zeta of :mod:`lib.finite_prompt.weight_moments` (derived in notebook 02, used in notebook 06). That it
+falls with L is what the search below relies on; it holds on every grid we tried and is not proved.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def tolerance_reached(covariance, query_covariance, U, V, length, *, query=None,
 
 
 def deviation(s, dimension, length) -> np.ndarray:
-    """The relative deviation at one query from its two numbers, sqrt( (v + (D - 1) y) / s^2 ).
+    """The relative deviation at one query from its two numbers, sqrt( (zeta + (D - 1) eta) / s^2 ).
 
     Args:
         s: score deviation, positive. dimension: output dimension D, at least 1. length: L. They broadcast.
@@ -158,8 +158,8 @@ def _squared_deviation(covariance, query_covariance, U, V, query) -> Callable[[n
 def _at_least(covariance, query_covariance, U, V, length) -> float:
     """A cheap lower bound on the squared relative deviation over queries, zero unless scores are loud and prompts long.
 
-    At each query the error is at least v |V c|^2 / s^2, and v / s^2 grows with s from s = 1 on, for L >= 1000. Since
-    |V c|^2 <= k s^2 with k = |V Gamma V'|, half of E|V c|^2 comes from queries beyond s_0^2 = E|V c|^2 / (2 k).
+    At each query the error is at least zeta |V c|^2 / s^2, and zeta / s^2 grows with s from s = 1 on, for L >= 1000.
+    Since |V c|^2 <= k s^2 with k = |V Gamma V'|, half of E|V c|^2 comes from queries beyond s_0^2 = E|V c|^2 / (2 k).
     """
     head = np.asarray(V) @ covariance @ U
     linear = np.trace(head @ query_covariance @ head.T)

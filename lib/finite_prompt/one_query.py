@@ -25,9 +25,9 @@ def score_deviation(covariance, query, U) -> np.ndarray:
 
 
 def mean_output(mean, covariance, query, U, V, length) -> np.ndarray:
-    """Expectation of finite-prompt attention: the limit's linear part, shrunk by exactly 1 - y(s, L).
+    """Expectation of finite-prompt attention: the limit's linear part, shrunk by exactly 1 - eta(s, L).
 
-    E[T_L(z)] = V m + (1 - y(s, L)) V Gamma U z.
+    E[T_L(z)] = V m + (1 - eta(s, L)) V Gamma U z.
 
     Args:
         mean, covariance: of the tokens, shapes (d,) and (d, d).
@@ -43,9 +43,9 @@ def mean_output(mean, covariance, query, U, V, length) -> np.ndarray:
 def output_error(covariance, query, U, V, length) -> np.ndarray:
     r"""Mean squared output error at a fixed query, exact at every prompt length.
 
-    E|T_L(z) - T(z)|^2 = v |V Gamma a|^2 / s^2 + y ( tr(V Gamma V') - |V Gamma a|^2 / s^2 ),  a = U z,
+    E|T_L(z) - T(z)|^2 = zeta |V Gamma a|^2 / s^2 + eta ( tr(V Gamma V') - |V Gamma a|^2 / s^2 ),  a = U z,
 
-    with y and v of :func:`softmax_functionals`. At s = 0 it is tr(V Gamma V') / L. The tokens' mean plays no part.
+    with eta and zeta of :func:`softmax_functionals`. At s = 0 it is tr(V Gamma V') / L. The tokens' mean plays no part.
 
     Args:
         covariance: Gamma, shape (d, d), possibly singular.
@@ -167,7 +167,8 @@ def sharp_constant(covariance, query, U, V, quantity: Quantity = "output") -> np
 def sample_outputs(covariance, query, U, V, length: int, n_prompts: int, rng, mean=None) -> np.ndarray:
     """Exact draws of finite-prompt attention T_L(z), from L scalars a prompt instead of L x d numbers.
 
-    T_L = V m + V u A + V xi,  u = Gamma a / s,  A = sum p_i g_i,  xi ~ N(0, Y (Gamma - u u')) given the scores.
+    T_L = V m + V u ghat + V xi,  u = Gamma a / s,  ghat = sum p_i g_i,  xi ~ N(0, sum p_i^2 (Gamma - u u')) given the
+    scores.
 
     Args:
         covariance, U, V: as for :func:`output_error`. query: one z, shape (d,). mean: of the tokens; zero if omitted.

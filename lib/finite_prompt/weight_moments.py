@@ -34,8 +34,8 @@ class SoftmaxFunctionals:
     """The two functions of (s, L) that decide the output error of softmax attention on Gaussian tokens.
 
     Attributes:
-        inverse_participation: y = E[sum_i p_i^2]; its inverse is an effective sample size. Between 1/L and 1.
-        squared_error: v = E[(A - s)^2] with A = sum_i p_i g_i, the error along the direction of the scores.
+        inverse_participation: eta = E[sum_i p_i^2]; its inverse is an effective sample size. Between 1/L and 1.
+        squared_error: zeta = E[(ghat - s)^2] with ghat = sum_i p_i g_i, the error along the direction of the scores.
     """
 
     inverse_participation: np.ndarray
@@ -43,9 +43,9 @@ class SoftmaxFunctionals:
 
 
 def softmax_functionals(s, length) -> SoftmaxFunctionals:
-    r"""Inverse participation ``y(s, L)`` and squared error ``v(s, L)`` of softmax weights on Gaussian scores, exactly.
+    r"""``eta(s, L)`` and ``zeta(s, L)``, inverse participation and squared error of the weights, exactly.
 
-    y = E[sum_i p_i^2],   v = E[(sum_i p_i g_i - s)^2],   p_i = softmax(s g)_i,   g_1 .. g_L ~ N(0, 1) independent.
+    eta = E[sum_i p_i^2],   zeta = E[(sum_i p_i g_i - s)^2],   p_i = softmax(s g)_i,   g_1 .. g_L ~ N(0, 1) independent.
 
     Args:
         s: standard deviation of the scores, in [0, 40]; any shape.

@@ -1,12 +1,12 @@
 r"""Moments of the softmax weights, interpolated in the score deviation s: for averages over it.
 
-With y(s, L) and v(s, L) of :func:`lib.finite_prompt.weight_moments.softmax_functionals`, an average over queries or a
-risk needs y and
+With eta(s, L) and zeta(s, L) of :func:`lib.finite_prompt.weight_moments.softmax_functionals`, an average over
+queries or a risk needs eta and
 
-    W = (v - y) / s^2 - 2 y,
+    W = (zeta - eta) / s^2 - 2 eta,
 
-at many s and the same prompt lengths, over and over along a flow. Both are read here off splines of log(L y) / s^2 and
-log(v / y) / s^2, which are smooth and even in s and of order one at every length.
+at many s and the same prompt lengths, over and over along a flow. Both are read here off splines of log(L eta) / s^2
+and log(zeta / eta) / s^2, which are smooth and even in s and of order one at every length.
 """
 
 from functools import lru_cache
@@ -23,13 +23,13 @@ PANEL = 16  # nodes that are computed, and kept, at a time
 
 
 def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y - 1/L and W + 1/L, which vanish like s^2 at 0, for several prompt lengths.
+    """eta - 1/L and W + 1/L, which vanish like s^2 at 0, for several prompt lengths.
 
     Args:
         lengths: prompt lengths L, hashable, since their table is kept. s: positive, up to 40, shape (n,).
 
     Returns:
-        Two arrays of shape (n, n_lengths). Relative accuracy of y and v: 3e-12 for L up to 1e15, 3e-10 up to 1e40.
+        Two arrays of shape (n, n_lengths). Relative accuracy of eta and zeta: 3e-12 for L up to 1e15, 3e-10 up to 1e40.
 
     Cost: 40 ms once for s up to 6 and 0.6 s up to 40, for all lengths together; then microseconds.
     """
@@ -44,7 +44,7 @@ def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarra
 
 @lru_cache(maxsize=256)
 def _table(lengths: tuple[float, ...], n_panels: int):
-    """Splines in t of log(L y) / s^2 and log(v / y) / s^2 over so many panels: (n,) -> (n, 2, n_lengths)."""
+    """Splines in t of log(L eta) / s^2 and log(zeta / eta) / s^2 over so many panels: (n,) -> (n, 2, n_lengths)."""
     values = np.concatenate([_panel(lengths, k) for k in range(n_panels)])
     t = STEP * np.arange(len(values))
     mirrored = slice(DEGREE, 0, -1)

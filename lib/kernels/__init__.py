@@ -1,6 +1,6 @@
 """Attention kernels: softmax, and what may replace it. One place to import them from.
 
-    Softmax, ScalableSoftmax            exact, by PyTorch's scaled_dot_product_attention
+    Softmax                             exact, by PyTorch's scaled_dot_product_attention
     MomentAttention, LinearAttention    the prompt's first two moments: what softmax is in the large-prompt limit
     Performer                           positive random features (:mod:`lib.kernels.performer`)
     Linformer                           keys and values projected along the length (:mod:`lib.kernels.linformer`)
@@ -22,7 +22,7 @@ from lib.kernels.interface import AttentionKernel, Cost, StreamingKernel, projec
 from lib.kernels.linformer import Linformer
 from lib.kernels.moment import LinearAttention, MomentAttention, MomentState
 from lib.kernels.performer import Performer
-from lib.kernels.softmax import ScalableSoftmax, Softmax
+from lib.kernels.softmax import Softmax
 
 __all__ = [
     "AttentionKernel",
@@ -32,7 +32,6 @@ __all__ = [
     "MomentAttention",
     "MomentState",
     "Performer",
-    "ScalableSoftmax",
     "Softmax",
     "StreamingKernel",
     "project",

@@ -2,7 +2,7 @@ r"""Exact errors of moment and linear attention on prompts of L Gaussian tokens,
 
 Tokens N(m, Gamma), a = U z, s^2 = a' Gamma a. Moment attention weights token i by w_i = (1 + s (g_i - g_bar)) / L,
 softmax by p_i ~ exp(s g_i). Both see the standard normal g_i alone, and what is across the scores is independent of
-them, so that errors, and their distance, are moments of weights: elementary for w, y(s, L) and v(s, L) for p.
+them, so that errors, and their distance, are moments of weights: elementary for w, eta(s, L) and zeta(s, L) for p.
 """
 
 import numpy as np
@@ -32,11 +32,12 @@ def moment_error(covariance, query, U, V, length) -> np.ndarray:
 def moment_softmax_distance(covariance, query, U, V, length) -> np.ndarray:
     r"""E|moment attention - softmax attention|^2 on the same prompt, exact at every prompt length.
 
-    |V Gamma a|^2 / s^2 ( v - [1 + s^2 / L + 2 s^2 c] / L )
-        + ( tr(V Gamma V') - |V Gamma a|^2 / s^2 ) ( y - [1 + s^2 + s^2 / L - 2 s^2 y] / L ),
+    |V Gamma a|^2 / s^2 ( zeta - [1 + s^2 / L + 2 s^2 c] / L )
+        + ( tr(V Gamma V') - |V Gamma a|^2 / s^2 ) ( eta - [1 + s^2 + s^2 / L - 2 s^2 eta] / L ),
 
-    c = 1 - s^2 y + 2 s^2 E sum p^3 - v the mean variance of the g_i under the weights. As L grows, L times it tends to
-    (e^{s^2} - 1 - s^2) tr + (s^2 e^{s^2} - s^2) |V Gamma a|^2 / s^2: softmax's own error less that of moment attention.
+    c = 1 - s^2 eta + 2 s^2 E sum p^3 - zeta the mean variance of the g_i under the weights. As L grows, L times it
+    tends to (e^{s^2} - 1 - s^2) tr + (s^2 e^{s^2} - s^2) |V Gamma a|^2 / s^2: softmax's own error less that of moment
+    attention.
 
     Arguments and shapes as for :func:`moment_error`. Below s = 0.01 it loses digits to cancellation (it is of order s^4
     times its terms). Cost: about 1 ms, for all lengths. Source: exact here (notebook 05).
@@ -55,8 +56,8 @@ def moment_softmax_distance(covariance, query, U, V, length) -> np.ndarray:
 def softmax_size(covariance, query, U, V, length) -> np.ndarray:
     """E|softmax attention - V m|^2 at length L: what a distance from softmax is compared with.
 
-    |V Gamma a|^2 / s^2 (v + s^2 - 2 s^2 y) + (tr(V Gamma V') - |V Gamma a|^2 / s^2) y. Arguments and shapes as for
-    :func:`moment_error`.
+    |V Gamma a|^2 / s^2 (zeta + s^2 - 2 s^2 eta) + (tr(V Gamma V') - |V Gamma a|^2 / s^2) eta. Arguments and shapes as
+    for :func:`moment_error`.
     """
     s2, along, total, L = _geometry(covariance, query, U, V, length)
     w = softmax_functionals(np.sqrt(s2), L)

@@ -1,7 +1,6 @@
 """Softmax attention as a kernel."""
 
 from dataclasses import dataclass
-from math import log
 
 import numpy as np
 
@@ -18,10 +17,6 @@ class Softmax(AttentionKernel):
     prompt.
     """
 
-    def scale(self, length: int) -> float:
-        """What scores are multiplied by."""
-        return 1.0
-
     def attend(self, keys, queries, values):
         from torch import from_numpy
         from torch.nn.functional import scaled_dot_product_attention
@@ -32,21 +27,8 @@ class Softmax(AttentionKernel):
         step = max(1, SCORES_IN_MEMORY // (length * queries.shape[1]))
         for i in range(0, n, step):
             block = (from_numpy(np.array(x[i : i + step])) for x in (queries, keys, values))
-            outputs[i : i + step] = scaled_dot_product_attention(*block, scale=self.scale(length)).numpy()
+            outputs[i : i + step] = scaled_dot_product_attention(*block, scale=1.0).numpy()
         return outputs
 
     def cost(self, length, key_dim, value_dim):
         return Cost(0, length * (2 * key_dim + 2 * value_dim + 1), length * (key_dim + value_dim), 0)
-
-
-@dataclass(frozen=True)
-class ScalableSoftmax(Softmax):
-    """Softmax attention with scores multiplied by ``factor * log L``: it stays sharp however long the prompt is.
-
-    Source: Nakanishi, arXiv 2501.19399.
-    """
-
-    factor: float = 1.0
-
-    def scale(self, length):
-        return self.factor * log(length)

@@ -11,7 +11,7 @@ print what is allowed; the description of each is the help that a reader sees.
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
@@ -22,7 +22,6 @@ __all__ = [
     "Count",
     "Coupling",
     "Covariance",
-    "Device",
     "Dimension",
     "FlowTime",
     "GrowingLengths",
@@ -109,7 +108,6 @@ Variance = Annotated[Real, Field(gt=0, le=1e6, description="a variance, positive
 PositiveReal = Annotated[Real, Field(gt=0, le=1e6, description="a positive number")]
 LearningRate = Annotated[Real, Field(gt=0, le=10, description="step size of gradient descent, positive")]
 FlowTime = Annotated[Real, Field(gt=0, le=1e9, description="flow time = learning rate x steps, positive")]
-Device = Literal["auto", "cpu", "cuda"]
 Covariance = Annotated[
     Any,
     AfterValidator(_covariance),

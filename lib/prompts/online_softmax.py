@@ -115,8 +115,3 @@ class SoftmaxAccumulator:
     def effective_sample_size(self) -> np.ndarray:
         """1 / sum_i p_i^2, (...): between 1 and the number of tokens."""
         return 1 / self.inverse_participation
-
-    @property
-    def log_mean_exp(self) -> np.ndarray:
-        """log( (1/L) sum_i exp(x_i.a) ), (...): the prompt's own cumulant generating function at a."""
-        return self._result(lambda: self._maximum + np.log(self._total / self.count))

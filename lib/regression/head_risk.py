@@ -4,8 +4,8 @@ Given w and the query, the tokens are Gaussian with covariance G = [[Sigma, Sigm
 and the finite-prompt theory gives the risk of any head (U, v), v the last row of V. With a = U x_q, c = v' G a and
 s^2 = a' G a it is
 
-    softmax   1/2 { (c - t)^2 + W c^2 + 2 y c t + y v' G v },      W = (v - y) / s^2 - 2 y
-    linear    1/2 { (c - t)^2 + (s^2 v' G v + c^2) / L },          t = w . x_q
+    softmax   1/2 { (c - t)^2 + W c^2 + 2 eta c t + eta v' G v },      W = (zeta - eta) / s^2 - 2 eta
+    linear    1/2 { (c - t)^2 + (s^2 v' G v + c^2) / L },              t = w . x_q
 
 What is left is the average over w and the query, 2 d numbers: by Monte Carlo, with the head's block part, whose risk is
 exact, as control variate. No prompt is drawn.
@@ -19,7 +19,7 @@ from lib.finite_prompt.weight_table import weights_excess
 from lib.prompts.batches import batches
 from lib.regression.head import Attention
 from lib.regression.predictors import NUMBERS_IN_MEMORY
-from lib.regression.sgd import BLOCK, Training
+from lib.regression.sgd import Training
 from lib.regression.task import InContextRegression
 
 
@@ -91,7 +91,7 @@ def checkpoint_risks(
     Cost: 1 ms a head in block form at d = 5, else about 4 ms.
     """
     length = training.length if length is None else length
-    if tuple(training.parameters) == BLOCK:
+    if training.in_block:
         A, b = training.parameters.values()
         risks = np.empty(b.shape)
         for index in np.ndindex(b.shape):

@@ -11,7 +11,7 @@ The loss is the squared error of the last coordinate, halved. It depends on the 
 of the prompt and its derivative by the tilt, a covariance C: prompts are reduced to these as they are drawn.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -22,8 +22,50 @@ from lib.regression.hessian import infinite_hessian, stable_step
 from lib.regression.task import InContextRegression, check_whitened
 
 NUMBERS_IN_MEMORY = 2**20  # random numbers of one seed reduced at a time
-BLOCK, FULL, FACTORED = ("A", "b"), ("U", "V"), ("Q", "K", "V", "O")
 DIVERGED = 1e4  # a batch loss this many times that of predicting zero
+
+
+@dataclass(frozen=True)
+class Block:
+    """The parameters A, shape (..., d, d), and b, shape (...), of heads in block form."""
+
+    A: torch.Tensor
+    b: torch.Tensor
+
+    def effective(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """U without its last column, which meets the query's zero, (..., D, d), and the last row of V, (..., D)."""
+        return pad(self.A, (0, 0, 0, 1)), pad(self.b[..., None], (self.A.shape[-1], 0))
+
+
+@dataclass(frozen=True)
+class Full:
+    """The parameters U and V, shape (..., D, D) each."""
+
+    U: torch.Tensor
+    V: torch.Tensor
+
+    def effective(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As for :class:`Block`."""
+        return self.U[..., :-1], self.V[..., -1, :]
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The parameters Q, K, V and O, shape (..., D, D) each."""
+
+    Q: torch.Tensor
+    K: torch.Tensor
+    V: torch.Tensor
+    O: torch.Tensor  # noqa: E741 (the name that everybody uses)
+
+    def effective(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As for :class:`Block`: U = K' Q / sqrt(D), and O V for V."""
+        U = self.K.mT @ self.Q[..., :-1] / self.Q.shape[-1] ** 0.5
+        return U, (self.O[..., -1:, :] @ self.V)[..., 0, :]
+
+
+Parameters = Block | Full | Factored
+KINDS = {frozenset(field.name for field in fields(kind)): kind for kind in (Block, Full, Factored)}
 
 
 @dataclass(frozen=True)
@@ -50,8 +92,14 @@ class Training:
 
     def heads(self) -> tuple[np.ndarray, np.ndarray]:
         """U restricted to the query's x, and the last row of V: (n_arms, n_seeds, n_checkpoints, D, d) and (..., D)."""
-        U, v = _effective({name: torch.from_numpy(value) for name, value in self.parameters.items()})
+        tensors = {name: torch.from_numpy(value) for name, value in self.parameters.items()}
+        U, v = KINDS[frozenset(tensors)](**tensors).effective()
         return U.numpy(), v.numpy()
+
+    @property
+    def in_block(self) -> bool:
+        """Whether the heads are in block form, (A, b)."""
+        return KINDS[frozenset(self.parameters)] is Block
 
 
 class TrainingDiverged(RuntimeError):
@@ -84,7 +132,7 @@ def factored_start(head: BlockHead) -> dict[str, np.ndarray]:
 def default_start(dimension: int, rng) -> dict[str, np.ndarray]:
     """Q, K, V, O as torch initializes linear layers, uniform on +- 1 / sqrt(D): the authors' start."""
     size = dimension + 1
-    return {name: rng.uniform(-1, 1, (size, size)) / np.sqrt(size) for name in FACTORED}
+    return {name: rng.uniform(-1, 1, (size, size)) / np.sqrt(size) for name in "QKVO"}
 
 
 def train(
@@ -133,23 +181,26 @@ def train(
     saved = []
     largest = DIVERGED * problem.task_variance * np.trace(problem.query_covariance) / 2
 
+    def copied():
+        return {f.name: getattr(parameters, f.name).detach().numpy().copy() for f in fields(parameters)}
+
     def result():
-        stacked = {name: np.stack([state[name] for state in saved], 2) for name in parameters}
+        stacked = {name: np.stack([state[name] for state in saved], 2) for name in saved[0]}
         return Training(tuple(attention), length, step_size, checkpoints[: len(saved)], stacked)
 
-    for step in range(n_steps + 1):
+    values = [getattr(parameters, field.name) for field in fields(parameters)]
+    for step in range(n_steps):
         if step == checkpoints[len(saved)]:
-            saved.append({name: value.detach().numpy().copy() for name, value in parameters.items()})
-        if step == n_steps:
-            return result()
-        losses = prompts.losses(*_effective(parameters))
+            saved.append(copied())
+        losses = prompts.losses(*parameters.effective())
         if not losses.detach().max() < largest:  # also if not a number
-            raise TrainingDiverged(_advice(problem, step_size, step, tuple(parameters)), result())
-        gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
+            raise TrainingDiverged(_advice(problem, step_size, step, parameters), result())
+        gradients = torch.autograd.grad(losses.sum(), values)
         with torch.no_grad():
-            for value, gradient in zip(parameters.values(), gradients, strict=True):
+            for value, gradient in zip(values, gradients, strict=True):
                 value -= step_size * gradient
-    raise AssertionError("unreachable")
+    saved.append(copied())
+    return result()
 
 
 class _Prompts:
@@ -228,44 +279,35 @@ class _Prompts:
         return torch.stack(means), torch.stack(covariances)
 
 
-def _effective(parameters: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """U without its last column, which meets the query's zero, and the last row of V."""
-    match tuple(parameters):
-        case ("A", "b"):
-            A, b = parameters.values()
-            return pad(A, (0, 0, 0, 1)), pad(b[..., None], (A.shape[-1], 0))
-        case ("U", "V"):
-            U, V = parameters.values()
-            return U[..., :-1], V[..., -1, :]
-        case _:
-            Q, K, V, out = parameters.values()
-            return K.mT @ Q[..., :-1] / Q.shape[-1] ** 0.5, (out[..., -1:, :] @ V)[..., 0, :]
-
-
-def _parameters(problem, start, attention, n_seeds: int) -> dict[str, torch.Tensor]:
+def _parameters(problem, start, attention, n_seeds: int) -> Parameters:
     """The start as tensors with axes for arms and seeds, once it fits."""
     starts = start if isinstance(start, list) else [start] * n_seeds
     if n_seeds == 0 or len(starts) != n_seeds:
         raise ValueError(f"expected a start for each of {n_seeds} seeds, received {len(starts)}")
     if not attention or not set(attention) <= {"softmax", "linear"}:
         raise ValueError(f"attention must name 'softmax', 'linear' or both, received {attention}")
-    names = next((names for names in (BLOCK, FULL, FACTORED) if set(names) == set(starts[0])), None)
-    if names is None or any(set(one) != set(names) for one in starts):
-        raise ValueError(f"parameters must be {BLOCK}, {FULL} or {FACTORED}, received {tuple(starts[0])}")
+    kind = KINDS.get(frozenset(starts[0]))
+    if kind is None or any(KINDS.get(frozenset(one)) is not kind for one in starts):
+        known = " or ".join(f"({_names(one)})" for one in KINDS.values())
+        raise ValueError(f"parameters must be {known}, received ({', '.join(starts[0])})")
     d = problem.dimension
     shapes = {"A": (d, d), "b": ()}
     tensors = {}
-    for name in names:
+    for name in (field.name for field in fields(kind)):
         value, shape = np.stack([np.asarray(one[name], float) for one in starts]), shapes.get(name, (d + 1, d + 1))
         if value.shape[1:] != shape:
             raise ValueError(f"{name} must have shape {shape}, received {value.shape[1:]}")
         tensors[name] = torch.from_numpy(np.stack([value] * len(attention))).requires_grad_()
-    return tensors
+    return kind(**tensors)
 
 
-def _advice(problem, step_size: float, step: int, names) -> str:
+def _names(kind) -> str:
+    return ", ".join(field.name for field in fields(kind))
+
+
+def _advice(problem, step_size: float, step: int, parameters: Parameters) -> str:
     stable = stable_step(infinite_hessian(problem, problem.optimum()))
-    through = "" if names == BLOCK else f"; through {names} it may have to be smaller"
+    through = "" if isinstance(parameters, Block) else f"; through ({_names(parameters)}) it may have to be smaller"
     return (
         f"training diverged at step {step} with step size {step_size:g}: the infinite-prompt optimum is stable for "
         f"steps below {stable:.3g} (2 / largest eigenvalue of the Hessian in (A, b)){through}; try {stable / 10:.2g}"

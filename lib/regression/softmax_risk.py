@@ -3,16 +3,16 @@ r"""The exact risk of softmax attention in in-context regression, for any head, 
 Given the query x the scores x_i . A x are Gaussian with variance s^2 = x' A' Sigma A x. Averaging the squared error
 over the tokens by the finite-prompt theory, over w and over the noise in closed form leaves, for unit tasks,
 
-    R_L(A, b) = 1/2 { tr[(b Sigma A - I) Sigma_q (b Sigma A - I)'] + b^2 (tr Sigma + noise^2) E[y]
-                      + b^2 E[W |Sigma A x|^2] + 2 b E[y x' Sigma A x] },        W = (v - y) / s^2 - 2 y,
+    R_L(A, b) = 1/2 { tr[(b Sigma A - I) Sigma_q (b Sigma A - I)'] + b^2 (tr Sigma + noise^2) E[eta]
+                      + b^2 E[W |Sigma A x|^2] + 2 b E[eta x' Sigma A x] },        W = (zeta - eta) / s^2 - 2 eta,
 
-with y(s, L) and v(s, L) of :mod:`lib.finite_prompt.weight_moments`. Only the query is left, and it enters through
+with eta(s, L) and zeta(s, L) of :mod:`lib.finite_prompt.weight_moments`. Only the query is left, and it enters through
 functions of s times a quadratic form: one integral over s for each, with the density of
-:class:`lib.finite_prompt.score_law.ScoreLaw`. In the gradient the derivatives of y and W by s^2
+:class:`lib.finite_prompt.score_law.ScoreLaw`. In the gradient the derivatives of eta and W by s^2
 are moved onto that density. (Derived in notebook 03.)
 
-The limits of y and W at s = 0, 1/L and -1/L, are taken out and averaged in closed form: what is left vanishes like s^2
-there, so that the fine structure of the density at small s, where M is nearly singular, does not matter.
+The limits of eta and W at s = 0, 1/L and -1/L, are taken out and averaged in closed form: what is left vanishes like
+s^2 there, so that the fine structure of the density at small s, where M is nearly singular, does not matter.
 """
 
 from functools import lru_cache
@@ -47,7 +47,7 @@ def excess_and_gradient(problem, head: BlockHead, length: float) -> tuple[float,
 
 
 def long_prompt_constant(problem, head: BlockHead) -> float:
-    """Limit of L (R_L - R_inf), where y L -> e^{s^2} and W L -> -e^{s^2}: the query is tilted by e^{s^2}."""
+    """Limit of L (R_L - R_inf), where eta L -> e^{s^2} and W L -> -e^{s^2}: the query is tilted by e^{s^2}."""
     query = _QueryAverage(problem, head, (1.0,))
     if not query.law or query.law.coupling >= 0.5:
         return np.inf if query.law else problem.task_variance * head.b**2 * problem.token_variance / 2
@@ -118,7 +118,7 @@ class _QueryAverage:
         return self.tau * float(value), BlockHead(self.tau * from_A, self.tau * float(from_b))
 
     def error_beyond_table(self) -> float:
-        """A bound on what is left out where s > LARGEST_S: there |W| < 4 and y < 1."""
+        """A bound on what is left out where s > LARGEST_S: there |W| < 4 and eta < 1."""
         if self.law is None or self.s_end < LARGEST_S:
             return 0.0
         s, ds = _nodes(LARGEST_S, 4 * VALUE_NODES)

@@ -1,7 +1,7 @@
 r"""Rules for gradient steps on the softmax risk, some of them in closed form from the infinite-prompt limit.
 
 The infinite-prompt risk depends on b A alone, and has risk 0 on the valley (A, b) = (Sigma^-1 / b, b). Its Hessian has
-one flat direction there, t = (-A, b): only the prompt's finite length tells the heads of the valley apart, by
+one flat direction there, f = (-A, b): only the prompt's finite length tells the heads of the valley apart, by
 
     C(b) = lim L R_L(Sigma^-1 / b, b),        closed in b (:meth:`InContextRegression.long_prompt_constant`).
 
@@ -30,8 +30,9 @@ class LongPrompt(NamedTuple):
     """What the trained heads tend to as L grows, and how strongly they are held there.
 
     Attributes:
-        head: the head of the valley with the smallest C. constant: its C, the limit of L x best risk.
-        curvature: second derivative of C by log b.
+        head: (A, b), the head of the valley with the smallest C.
+        constant: its C, the limit of L x best risk.
+        curvature: C'', the second derivative of C by log b.
     """
 
     head: BlockHead
@@ -59,16 +60,17 @@ def long_prompt(problem: InContextRegression) -> LongPrompt:
 
 
 def curvatures(problem: InContextRegression, length, limit: LongPrompt) -> tuple[float, float]:
-    """Largest and smallest curvature at the head for L to infinity, the smallest C'' / (L |t|^2) along t."""
+    """h_max and h_min at the head for L to infinity: the largest curvature, and C'' / (L |f|^2) along f."""
     return 2 / stable_step(infinite_hessian(problem, limit.head)), limit.curvature / (length * limit.head.norm() ** 2)
 
 
 def constant_step(step: float) -> Rule:
+    """Gradient descent."""
     return lambda point, gradient: -step * gradient
 
 
 def momentum(step: float, decay: float) -> Rule:
-    """Heavy ball."""
+    """Heavy ball: the last step, times the decay, is added to the gradient's. Source: Polyak (1964)."""
     velocity = 0.0
 
     def rule(point, gradient):
@@ -80,6 +82,7 @@ def momentum(step: float, decay: float) -> Rule:
 
 
 def adam(step: float, first: float = 0.9, second: float = 0.999) -> Rule:
+    """Adam with its usual decays of the first and second moment. Source: Kingma and Ba (2015)."""
     mean, square, k = 0.0, 0.0, 0
 
     def rule(point, gradient):
@@ -91,7 +94,7 @@ def adam(step: float, first: float = 0.9, second: float = 0.999) -> Rule:
 
 
 def schedule(problem: InContextRegression, factor: float = SCHEDULE) -> Rule:
-    """Gradient descent with the step factor / (largest curvature of the limit at the current head)."""
+    """Gradient descent with the step factor / h_max of the limit, at the current head."""
     return lambda point, gradient: (
         -factor / 2 * stable_step(infinite_hessian(problem, BlockHead.from_flat(point))) * gradient
     )
@@ -102,18 +105,18 @@ def preconditioned(
 ) -> Rule:
     r"""Gradient steps with the inverse of a matrix known in closed form from the limit.
 
-    P = J'J + (C'' / L) t t' / |t|^4: J the Jacobian of b Sigma A Sigma_q^{1/2}, the Gauss-Newton matrix of the
-    infinite-prompt risk; t = (-A, b) its flat direction, with the curvature that a prompt of length L gives it. A step
-    changes the head by at most ``largest_change`` of its norm. Source: ours (notebook 07).
+    P = sigma_w^2 J'J + (C'' / L) f f' / |f|^4: J the Jacobian of b Sigma A Sigma_q^{1/2}, so that the first term is the
+    Gauss-Newton matrix of the infinite-prompt risk; f = (-A, b) its flat direction, with the curvature that a prompt of
+    length L gives it. A step changes the head by at most ``largest_change`` of its norm. Source: ours (notebook 07).
     """
     limit = limit or long_prompt(problem)
-    S, R, tau = problem.covariance, problem.query_root, problem.task_variance
+    S, R = problem.covariance, problem.query_root
 
     def rule(point, gradient):
         A, b = BlockHead.from_flat(point)
         J = np.column_stack([b * np.kron(S, R), (S @ A @ R).ravel()])
-        t = np.append(-A, b)
-        P = tau * J.T @ J + limit.curvature / length * np.outer(t, t) / (t @ t) ** 2
+        f = np.append(-A, b)
+        P = problem.task_variance * J.T @ J + limit.curvature / length * np.outer(f, f) / (f @ f) ** 2
         step = -cho_solve(cho_factor(P), gradient)
         return step * min(1.0, largest_change * np.linalg.norm(point) / np.linalg.norm(step))
 
@@ -121,8 +124,9 @@ def preconditioned(
 
 
 def closed_form_momentum(problem: InContextRegression, length, limit: LongPrompt | None = None) -> Rule:
-    """Heavy ball with the step and decay that are optimal for the curvatures of the limit, between the flat direction's
-    C'' / (L |t|^2) and the largest one, at the head for L to infinity. Source: Polyak (1964), with ours put in.
+    """Heavy ball with the step and decay that are optimal for curvatures between h_min and h_max of the limit.
+
+    Both at the head for L to infinity (:func:`curvatures`). Source: Polyak (1964), with our curvatures put in.
     """
     limit = limit or long_prompt(problem)
     largest, smallest = curvatures(problem, length, limit)
@@ -131,6 +135,6 @@ def closed_form_momentum(problem: InContextRegression, length, limit: LongPrompt
 
 
 def optimal_constant_step(problem: InContextRegression, length, limit: LongPrompt) -> float:
-    """2 / (largest + smallest curvature) of the limit, at the head for L to infinity."""
+    """2 / (h_max + h_min) of the limit, at the head for L to infinity."""
     largest, smallest = curvatures(problem, length, limit)
     return 2 / (largest + smallest)

@@ -1,4 +1,10 @@
 """Token measures: what tokens are drawn from, their covariances, and their exponential tilts.
 
+    measure            what a token measure is
+    families           the Gaussian, Gaussian mixtures, and bounded measures
+    covariances        covariance matrices by name, from lists or from a file
+    bessel             ratios of modified Bessel functions, which the sphere needs
+    tilted_quadrature  tilted means by brute quadrature, a check of the formulas
+
 May use: nothing of lib.
 """

@@ -1,7 +1,5 @@
 """Attention on prompts: closed forms, invariances, blocks of any size, Jacobians by finite differences, the limit."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -178,89 +176,6 @@ def test_tokens_far_from_the_origin_keep_the_digits_of_the_covariance():
     assert far == pytest.approx(near, abs=1e-8)  # the square of 1e6 has lost 1e-4
 
 
-# The accumulator
-def streamed(tokens, directions, cuts):
-    accumulator = SoftmaxAccumulator(directions, second_moment=True)
-    for block in np.split(tokens, cuts, axis=-2):
-        accumulator.update(block)
-    return accumulator
-
-
-@some
-@given(seeds, st.lists(st.integers(1, 59), unique=True, max_size=6), st.sampled_from([0.1, 1.0, 30.0, 1e4]))
-def test_streaming_equals_one_shot(seed, cuts, size):
-    tokens, queries, U, _ = setting(seed, length=60)
-    directions = size * queries @ U.T
-    accumulator = streamed(tokens, directions, sorted(cuts))
-    weights = softmax_weights(tokens, size * queries, U)
-    mean = weights @ tokens
-    centered = tokens[:, None] - mean[:, :, None]
-    assert accumulator.count == 60
-    assert accumulator.mean == pytest.approx(mean, abs=1e-9)
-    expected = np.einsum("nql,nqld,nqlf->nqdf", weights, centered, centered)
-    assert accumulator.covariance == pytest.approx(expected, abs=1e-9)
-    assert accumulator.inverse_participation == pytest.approx((weights**2).sum(-1), rel=1e-9)
-    assert accumulator.effective_sample_size == pytest.approx(1 / (weights**2).sum(-1), rel=1e-9)
-    largest = (tokens @ directions.T).max(1)  # (n, q)
-    expected = largest + np.log(np.exp(tokens @ directions.T - largest[:, None]).mean(1))
-    assert accumulator.log_mean_exp == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-def test_a_block_far_below_and_one_far_above_the_maximum():
-    """Scores 0, then -1e4, then +1e4: the weights of a block may all underflow, those kept as well."""
-    tokens = np.zeros((3, 4, 2))
-    tokens[..., 0] = np.array([0.0, -1e4, 1e4])[:, None]
-    tokens[..., 1] = np.arange(12).reshape(3, 4)
-    accumulator = SoftmaxAccumulator([1.0, 0.0], second_moment=True)
-    with np.errstate(all="raise", under="ignore"):
-        for block, mean in zip(tokens, ([0, 1.5], [0, 1.5], [1e4, 9.5]), strict=True):
-            accumulator.update(block)
-            assert accumulator.mean == pytest.approx(mean)
-            assert accumulator.covariance == pytest.approx(np.diag([0.0, 1.25]))
-            assert accumulator.effective_sample_size == pytest.approx(4)
-    assert accumulator.log_mean_exp == pytest.approx(1e4 + np.log(4 / 12))
-
-
-def test_the_axes_of_the_accumulator():
-    tokens, queries, U, _ = setting()
-    directions = queries @ U.T
-    for shape, block, where in (
-        ((3, 4), tokens, directions),
-        ((3,), tokens, directions[0]),
-        ((4,), tokens[0], directions),
-        ((), tokens[0], directions[0]),
-        ((3, 4), tokens, np.stack([directions] * 3)),
-    ):
-        accumulator = SoftmaxAccumulator(where, second_moment=True).update(block)
-        assert accumulator.mean.shape == (*shape, D)
-        assert accumulator.covariance.shape == (*shape, D, D)
-        assert np.shape(accumulator.effective_sample_size) == shape
-        assert np.shape(accumulator.log_mean_exp) == shape
-
-
-def test_a_result_does_not_change_with_later_blocks():
-    tokens, queries, U, _ = setting()
-    accumulator = SoftmaxAccumulator(queries @ U.T, second_moment=True).update(tokens)
-    mean, covariance = accumulator.mean, accumulator.covariance
-    before = mean.copy(), covariance.copy()
-    accumulator.update(tokens + 1)
-    assert np.array_equal(mean, before[0])
-    assert np.array_equal(covariance, before[1])
-
-
-def test_memory_is_bounded_by_the_block():
-    """64 MB of tokens, 64 queries: temporaries of a few blocks, not 64 numbers a token (512 MB)."""
-    tokens = np.zeros((1, 2**20, 8))
-    query, U = np.zeros((64, 8)), np.eye(8)
-    for attention in (softmax_attention, linear_attention):
-        tracemalloc.start()
-        attention(tokens, query, U, U)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 8e6
-
-
-# Jacobians
 def jacobian_cases():
     tokens, queries, U, V = setting()
     own = np.random.default_rng(1).standard_normal((3, 2, E))

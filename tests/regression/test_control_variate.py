@@ -64,10 +64,10 @@ def test_the_leading_order_gains():
 
 
 def test_the_golden_bound_is_that_of_the_variances():
-    """Linear over softmax variance of the prediction on the valley, for kappa^2 = rho s^2 sigma_y^2, rho in [0, 1]."""
-    s2, rho = np.linspace(1e-6, 20, 40_001)[:, None], np.linspace(0, 1, 21)
-    share = (1 + rho) * s2 / (np.exp(s2) * (1 + rho * s2))
-    k = np.unravel_index(share.argmax(), share.shape)
+    """Linear over softmax variance of the prediction on the valley, at chi^2 = share s^2 sigma_y^2, share <= 1."""
+    s2, share = np.linspace(1e-6, 20, 40_001)[:, None], np.linspace(0, 1, 21)
+    linear = (1 + share) * s2 / (np.exp(s2) * (1 + share * s2))
+    k = np.unravel_index(linear.argmax(), linear.shape)
     assert s2[k[0], 0] == pytest.approx((np.sqrt(5) - 1) / 2, abs=1e-3)
-    assert rho[k[1]] == 1
-    assert 1 / (1 - share.max()) == pytest.approx(1.70, abs=5e-3)
+    assert share[k[1]] == 1
+    assert 1 / (1 - linear.max()) == pytest.approx(1.70, abs=5e-3)

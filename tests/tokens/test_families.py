@@ -351,3 +351,9 @@ def test_a_measure_does_not_change_with_the_arrays_it_was_made_from():
 def test_bad_input_is_refused_with_the_reason(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_centered_gaussian_is_the_one_of_mean_zero():
+    made = Gaussian.centered(np.diag([2.0, 1.0]))
+    np.testing.assert_array_equal(made.mean, [0, 0])
+    np.testing.assert_array_equal(made.covariance, np.diag([2.0, 1.0]))

@@ -30,7 +30,8 @@ def transfer(
 
     Args:
         problems: tasks by the name of their covariance, "isotropic" among them.
-        trained_lengths: L1. used_lengths: L2.
+        trained_lengths: L1, where a head is trained.
+        used_lengths: L2, where it is used.
 
     Returns:
         A row a covariance, head and L2: ``trained at`` (a length, "limit", the head for L to infinity in closed form,

@@ -97,7 +97,8 @@ def savings(
         problem: the task.
         length: prompt length L.
         alpha: size of the balanced start.
-        step_size, n_steps: of gradient descent.
+        step_size: of gradient descent.
+        n_steps: of gradient descent, 1 or more.
         batch: prompts a step and run.
         seeds: independent runs.
         early: the step that counts as early.

@@ -42,7 +42,8 @@ def means_along(
     """Mean of the corrected gradient along the exact one, over the exact one: 1 if the control's mean is right.
 
     Args:
-        problem: the task. other: one with another covariance.
+        problem: the task.
+        other: one with another covariance.
         head: (A, b).
         length: prompt length L.
         n_prompts: raw prompts.
