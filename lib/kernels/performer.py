@@ -1,11 +1,11 @@
 r"""Performer: softmax attention by positive random features (FAVOR+), and what its randomness costs.
 
-With directions w_1 .. w_m ~ N(0, I) the positive features of a vector are
+With directions u_1 .. u_m ~ N(0, I) the positive features of a key k, or of a query q, are
 
-    phi(x)_j = exp(w_j . x - |x|^2 / 2) / sqrt(m),      E phi(x) . phi(y) = exp(x . y),
+    phi(k)_j = exp(u_j . k - |k|^2 / 2) / sqrt(m),      E phi(k) . phi(q) = exp(k . q),
 
-so that sums over tokens can be taken before the query is known. Only z = x + y matters for the error of one kernel
-value: relative to exp(x . y) it is the mean of the variables exp(w_j . z - |z|^2 / 2), whose variance is e^{|z|^2} - 1.
+so that sums over tokens can be taken before the query is known. Only k + q matters for the error of one kernel value:
+relative to exp(k . q) it is the mean of the variables exp(u_j . (k + q) - |k + q|^2 / 2), of variance e^{|k+q|^2} - 1.
 
 Source: Choromanski et al., arXiv 2009.14794 (features, variance of independent ones, bound for orthogonal ones). The
 exact variance of orthogonal features and the error of the output are derived in notebook 05.
@@ -42,14 +42,14 @@ def log_features(x, directions) -> np.ndarray:
 
 
 def relative_variance(squared_norm, features: int, dim: int | None = None) -> np.ndarray:
-    r"""Variance of ``phi(x) . phi(y) / exp(x . y)``, a function of |x + y|^2 = squared_norm alone.
+    r"""Variance of ``phi(k) . phi(q) / exp(k . q)``, a function of n = |k + q|^2 = squared_norm alone.
 
-    Independent directions (``dim`` omitted): ``(e^{|z|^2} - 1) / m``. Orthogonal ones, in blocks of ``dim``:
+    Independent directions (``dim`` omitted): ``(e^{n} - 1) / m``. Orthogonal ones, in blocks of ``dim``:
 
-        (e^{|z|^2} - 1) / m  -  (share of pairs in a block) (1 - C e^{-|z|^2}),
-        C = sum_{j,k} (|z|^2 / 2)^{j+k} / (j! k!)  (r)_j (r)_k / (r)_{j+k},    r = dim / 2,
+        (e^{n} - 1) / m  -  (share of pairs in a block) (1 - C e^{-n}),
+        C = sum_{j,k} (n / 2)^{j+k} / (j! k!)  (r)_j (r)_k / (r)_{j+k},    r = dim / 2,
 
-    with (r)_j the rising factorial: less, at every |z|. Returns the shape of squared_norm.
+    with (r)_j the rising factorial: less, at every n. Returns the shape of squared_norm.
     Source: arXiv 2009.14794 for independent ones; exact here for orthogonal ones (notebook 05).
     """
     z2 = np.asarray(squared_norm, float)
@@ -62,7 +62,7 @@ def relative_variance(squared_norm, features: int, dim: int | None = None) -> np
 
 
 def _log_pair_mean(z2: np.ndarray, dim: int) -> np.ndarray:
-    """log E exp(w . z + w' . z) e^{-|z|^2} up to e^{|z|^2}: log C, for two orthogonal directions."""
+    """log C of :func:`relative_variance`, for two orthogonal directions."""
     terms = np.arange(int(40 + 4 * z2.max(initial=0)))
     rising = gammaln(dim / 2 + terms) - gammaln(dim / 2)
     both = gammaln(dim / 2 + terms[:, None] + terms) - gammaln(dim / 2)

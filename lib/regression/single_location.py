@@ -1,10 +1,11 @@
 r"""Single-location regression: find the one relevant token of a prompt, where linear attention must lose.
 
-L tokens N(0, I), except one, at a uniformly random place J, which is N(kappa k, I): its strength kappa along a unit
-direction k is all that marks it. The target is the component of that token along another unit direction v, orthogonal
-to k. With h_i = x_i . k the likelihood ratio that token i is the one is exp(kappa h_i - kappa^2 / 2), so that
+L tokens N(0, I), except one, at a uniformly random place J, which is N(beta e_1, I): its strength beta along a unit
+direction e_1 is all that marks it. The target is the component of that token along another unit direction e_2,
+orthogonal to e_1. With h_i = x_i . e_1 the likelihood ratio that token i is the one is exp(beta h_i - beta^2 / 2), so
+that
 
-    P(J = i | prompt) = softmax_i(kappa h_i):        softmax attention with U z = kappa k and V = v' is Bayes optimal.
+    P(J = i | prompt) = softmax_i(beta h_i):        softmax attention with U z = beta e_1 and V = e_2' is Bayes optimal.
 
 Its risk is 1 - E p_J for a target of variance 1. The task is that of Marion, Berthier, Biau and Boyer, arXiv
 2410.01537; that softmax is Bayes optimal for it and linear attention is not: Duranthon et al., arXiv 2509.21936, in
@@ -14,12 +15,12 @@ another scaling. The formulas below, exact at every length, are derived in noteb
 import numpy as np
 from scipy.optimize import brentq
 
-STEP = 0.25  # in tau = log t and in kappa g: the error is far below 1e-10
+STEP = 0.25  # in tau = log t and in beta g: the error is far below 1e-10
 LONGEST = 1e15
 
 
 def sample(n_prompts: int, length: int, dim: int, strength: float, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Prompts (n, L, dim), with k and v the first two axes, and their targets (n,)."""
+    """Prompts (n, L, dim), with e_1 and e_2 the first two axes, and their targets (n,)."""
     if dim < 2:
         raise ValueError(f"two orthogonal directions need dim >= 2, received {dim}")
     tokens = rng.standard_normal((n_prompts, length, dim))
@@ -29,14 +30,14 @@ def sample(n_prompts: int, length: int, dim: int, strength: float, rng) -> tuple
 
 
 def softmax_risk(strength: float, length: float) -> float:
-    r"""Smallest risk of any predictor, that of softmax attention with U z = kappa k: ``1 - E p_J``, exact.
+    r"""Smallest risk of any predictor, that of softmax attention with U z = beta e_1: ``1 - E p_J``, exact.
 
-    E p_J = int E[q_J e^{-q_J}] phi^{L-1} dtau,    phi = E e^{-q},    q = e^{tau + kappa h},
+    E p_J = int E[q_J e^{-q_J}] phi^{L-1} dtau,    phi = E e^{-q},    q = e^{tau + beta h},
 
-    with h ~ N(0, 1) in phi, and N(kappa, 1) in q_J.
+    with h ~ N(0, 1) in phi, and N(beta, 1) in q_J.
 
     Args:
-        strength: kappa >= 0. length: prompt length, from 1 to 1e15.
+        strength: beta >= 0. length: prompt length, from 1 to 1e15.
 
     Cost: about 1 ms. Source: exact here (notebook 05).
     """
@@ -46,7 +47,7 @@ def softmax_risk(strength: float, length: float) -> float:
         )
     if strength < 1e-4 or length == 1:
         return 1 - 1 / length
-    # The arguments tau + kappa g lie on a lattice, so that expectations over g are correlations on it.
+    # The arguments tau + beta g lie on a lattice, so that expectations over g are correlations on it.
     step = min(STEP, 0.4 * strength)
     g_step = step / strength
     g = g_step * np.arange(-np.ceil(9.5 / g_step), np.ceil(9.5 / g_step) + 1)
@@ -61,10 +62,10 @@ def softmax_risk(strength: float, length: float) -> float:
 
 
 def affine_risk(strength: float, length) -> np.ndarray:
-    """Smallest risk of any attention with weights affine in the scores: ``1 / (1 + 1/(L-1) + kappa^2 / L)``, L > 1.
+    """Smallest risk of any attention with weights affine in the scores: ``1 / (1 + 1/(L-1) + beta^2 / L)``, L > 1.
 
-    Weights b (c_0 + c_1 h_i), the best c and b: c_1 / c_0 = kappa (L - 1) / L. Linear and moment attention are special
-    cases, moment attention at U z = kappa k almost the best. Source: exact here (notebook 05).
+    Weights b (c_0 + c_1 h_i), the best c and b: c_1 / c_0 = beta (L - 1) / L. Linear and moment attention are special
+    cases, moment attention at U z = beta e_1 almost the best. Source: exact here (notebook 05).
     """
     L = np.asarray(length, float)
     if np.any(L < 2):
@@ -73,12 +74,12 @@ def affine_risk(strength: float, length) -> np.ndarray:
 
 
 def needed_strength(length: float, risk: float = 0.5) -> tuple[float, float]:
-    """The strengths kappa at which softmax and the best affine attention reach a risk.
+    """The strengths beta at which softmax and the best affine attention reach a risk.
 
-    Softmax needs kappa^2 near 2 log L, affine attention kappa^2 = L (1 / risk - 1 - 1 / (L - 1)).
+    Softmax needs beta^2 near 2 log L, affine attention beta^2 = L (1 / risk - 1 - 1 / (L - 1)).
     """
     if not 0 < risk < 1 - 1 / length:
         raise ValueError(f"the risk must be between 0 and 1 - 1/L = {1 - 1 / length:g}, received {risk:g}")
     end = 4 * (np.sqrt(2 * np.log(length)) + 1)
-    softmax = brentq(lambda kappa: softmax_risk(kappa, length) - risk, 1e-3, end, xtol=1e-10)
+    softmax = brentq(lambda beta: softmax_risk(beta, length) - risk, 1e-3, end, xtol=1e-10)
     return float(softmax), float(np.sqrt(max(length * (1 / risk - 1 - 1 / (length - 1)), 0.0)))

@@ -22,7 +22,6 @@ from math import isfinite
 from pathlib import Path
 
 import numpy as np
-from scipy.linalg import toeplitz
 
 _TOLERANCE = 1e-8  # relative to the largest entry or eigenvalue; rounding of a float64 product is far below
 
@@ -51,7 +50,7 @@ _NAMED = {
         "a correlation strictly between -1 and 1",
         lambda x: -1 < x < 1,
         lambda x: 1,
-        lambda x, d: toeplitz(np.power(x, np.arange(d))),
+        lambda x, d: np.power(x, np.arange(d))[np.abs(np.subtract.outer(np.arange(d), np.arange(d)))],
     ),
     "condition": _Named(
         "condition(100)",

@@ -114,7 +114,7 @@ def test_a_check_imports_nothing_heavy(tmp_path):
     answer = subprocess.run(**command, capture_output=True, timeout=60)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in answer.stderr.splitlines()}
     assert "papermill" in imported and answer.returncode == 0
-    assert not imported & {"torch", "matplotlib", "pandas"}
+    assert not imported & {"torch", "scipy", "matplotlib", "pandas"}
 
 
 def test_a_session_is_read_without_a_word_and_before_anything_is_written(tmp_path, capsys):
