@@ -17,7 +17,7 @@ May use: lib.tokens, lib.prompts.
 array([4.    , 0.0977])
 """
 
-from lib.finite_prompt.dependent import ar1_output_error, markov_output_error
+from lib.finite_prompt.dependent import ar1_output_error, bigram_transition, markov_output_error
 from lib.finite_prompt.drift import drift_bound, mean_output_drift, output_drift
 from lib.finite_prompt.empirical import tokens_error, tokens_output_error
 from lib.finite_prompt.needed_length import prompt_length_for, tolerance_reached
@@ -46,6 +46,7 @@ __all__ = [
     "Average",
     "SoftmaxFunctionals",
     "ar1_output_error",
+    "bigram_transition",
     "coupling",
     "drift_bound",
     "expected_products",

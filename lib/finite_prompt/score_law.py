@@ -168,8 +168,8 @@ class ScoreLaw:
         """
         s_end = min(self.tail_point(log_smallest + log(rtol) - 12), largest_s)
         nodes, weights = np.polynomial.legendre.leggauss(NODES_PER_PANEL)
-        previous = None
-        for n_panels in (4, 8, 16, 32, 64):
+
+        def on_panels(n_panels: int) -> tuple[np.ndarray, np.ndarray]:
             edges = self._panels(s_end, n_panels)
             s = (edges[:-1, None] + np.diff(edges)[:, None] * (nodes + 1) / 2).ravel()
             ds = (np.diff(edges)[:, None] * weights / 2).ravel()
@@ -178,12 +178,26 @@ class ScoreLaw:
             value = contributions.sum(0)
             # What lies beyond s_end decays at least as fast as over the last panel.
             beyond = np.abs(contributions[-NODES_PER_PANEL:]).sum(0) if s_end == largest_s else 0.0
-            if previous is not None:
-                change = np.abs(value - previous) + beyond + 1e-11 * np.abs(value)  # the densities are good to 1e-12
-                if np.all(change < rtol * np.abs(value) / 4):
-                    break
-            previous = value
-        return Average(value, change)
+            return value, beyond + 1e-11 * np.abs(value)  # the densities are good to 1e-12
+
+        return settled(on_panels, (4, 8, 16, 32, 64), rtol)
+
+
+def settled(evaluate: Callable[[int], tuple[np.ndarray, np.ndarray]], sizes: tuple[int, ...], rtol: float) -> Average:
+    """A quadrature refined until it settles: the numerical error is its last change, and what else is uncertain.
+
+    Args:
+        evaluate: maps the size of a rule to its value, of any shape, and to an error that no refinement takes away.
+        sizes: of the rules, increasing, at least two.
+        rtol: relative accuracy asked for; the error says if it was not reached.
+    """
+    value, _ = evaluate(sizes[0])
+    for size in sizes[1:]:
+        previous, (value, uncertain) = value, evaluate(size)
+        error = np.abs(value - previous) + uncertain
+        if np.all(error <= rtol * np.abs(value) / 4):
+            break
+    return Average(value, error)
 
 
 def _moments(variances: np.ndarray, forms: list[np.ndarray]) -> np.ndarray:

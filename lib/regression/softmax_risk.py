@@ -20,25 +20,25 @@ from math import log
 
 import numpy as np
 
-from lib.finite_prompt.score_law import Average, ScoreLaw
+from lib.finite_prompt.score_law import Average, ScoreLaw, settled
 from lib.finite_prompt.weight_moments import LARGEST_S
 from lib.finite_prompt.weight_table import weights_excess
 from lib.regression.head import BlockHead
 
-VALUE_NODES, VALUE_CONTOUR = 48, {"step": 0.2, "end": 8.5}  # in s, at least; densities within 1e-11
+VALUE_NODES, VALUE_CONTOUR = (
+    (48, 96, 192, 384, 768),
+    {"step": 0.2, "end": 8.5},
+)  # in s, at least; densities within 1e-11
+BEYOND_NODES = 192  # for the probability beyond the table
 FLOW_NODES, FLOW_CONTOUR = 44, {"step": 0.25, "end": 8.0}  # gradients within 1e-8, and 1e-12 for most heads
 
 
 def excess(problem, head: BlockHead, length: np.ndarray, rtol: float) -> Average:
     """R_L - R_inf at one or several prompt lengths; the error is the change when the number of nodes doubles."""
     query = _QueryAverage(problem, head, tuple(length.ravel()))
-    beyond, n_nodes = query.error_beyond_table(), 2 * VALUE_NODES
-    previous, value = query.value(VALUE_NODES), query.value(n_nodes)
-    while np.any(np.abs(value - previous) > rtol * np.abs(value) / 4) and n_nodes < 16 * VALUE_NODES:
-        n_nodes *= 2
-        previous, value = value, query.value(n_nodes)
-    error = np.abs(value - previous) + beyond
-    return Average(value.reshape(length.shape), error.reshape(length.shape))
+    beyond = query.error_beyond_table()
+    found = settled(lambda n_nodes: (query.value(n_nodes), beyond), VALUE_NODES, rtol)
+    return Average(found.value.reshape(length.shape), found.numerical_error.reshape(length.shape))
 
 
 def excess_and_gradient(problem, head: BlockHead, length: float) -> tuple[float, BlockHead]:
@@ -121,7 +121,7 @@ class _QueryAverage:
         """A bound on what is left out where s > LARGEST_S: there |W| < 4 and eta < 1."""
         if self.law is None or self.s_end < LARGEST_S:
             return 0.0
-        s, ds = _nodes(LARGEST_S, 4 * VALUE_NODES)
+        s, ds = _nodes(LARGEST_S, BEYOND_NODES)
         identity = np.eye(len(self.R))
         mass = abs(1 - self.law.density(s) @ ds)
         second = abs(len(self.R) - self.law.density(s, identity) @ ds)  # of |xi|^2

@@ -105,16 +105,19 @@ def largest_distances(*, flows: Trajectories, horizons: Sequence[float]) -> Comp
 def gronwall(*, flows: Trajectories) -> Comparison:
     """A Gronwall envelope of the distance of each softmax flow from the infinite one.
 
-    With eps(t) = |grad R_L - grad R_inf| on the softmax flow and mu(t) the largest eigenvalue of minus the Hessian of
-    R_inf on the segment between the two flows (sampled at five points, ends included), the distance satisfies
-    distance' <= mu distance + eps, so that it stays below the solution of envelope' = mu envelope + eps.
+    With gap(t) = |grad R_L - grad R_inf| on the softmax flow and growth(t) the largest eigenvalue of minus the Hessian
+    of R_inf on the segment between the two flows (sampled at five points, ends included),
+
+        distance' <= growth distance + gap,
+
+    so that the distance stays below the solution of the equation, the envelope.
 
     Args:
         flows: from :func:`trajectories`.
 
     Returns:
         Columns length ("L = 100"), time, distance, envelope, control; where the distance is above 1e-5.
-        measured: the largest distance / envelope. control: the same of an envelope with a tenth of eps and no mu.
+        measured: the largest distance / envelope. control: the same with a tenth of the gap, no growth.
 
     Cost: six evaluations of the Hessian or gradient a time.
     """
@@ -159,7 +162,7 @@ def _growth_between(problem: InContextRegression, flow: Flow, limit: Flow) -> np
     return np.array([largest(one, other) for one, other in zip(_heads(flow), _heads(limit), strict=True)])
 
 
-def _envelope(time, eps, mu) -> np.ndarray:
-    """Solution of envelope' = mu envelope + eps from 0, by the trapezoid rule."""
-    growth = np.append(0, cumulative_trapezoid(mu, time))
-    return np.exp(growth) * np.append(0, cumulative_trapezoid(eps * np.exp(-growth), time))
+def _envelope(time, gap, growth) -> np.ndarray:
+    """Solution of envelope' = growth envelope + gap from 0, by the trapezoid rule."""
+    exponent = np.append(0, cumulative_trapezoid(growth, time))
+    return np.exp(exponent) * np.append(0, cumulative_trapezoid(gap * np.exp(-exponent), time))
