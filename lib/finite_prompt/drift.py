@@ -54,8 +54,8 @@ def output_drift(covariance, query, U, V, first: int, second: int, prompts: Prom
     covariance, query, U, V, _ = checked(covariance, query, U, V, 1)
     s, total = float(score_deviation(covariance, query, U)), float(np.trace(V @ covariance @ V.T))
     along = float(((query @ U.T @ covariance @ V.T) ** 2).sum()) / s**2 if s > 0 else 0.0
-    v, y = weight_drift(s, first, second, prompts)
-    return v * along + y * (total - along)
+    zeta, eta = weight_drift(s, first, second, prompts)
+    return zeta * along + eta * (total - along)
 
 
 def mean_output_drift(
@@ -72,8 +72,8 @@ def mean_output_drift(
     total, along = np.trace(V @ covariance @ V.T), maps_to_c.T @ (V.T @ V) @ maps_to_c
 
     def terms(s):
-        v, y = np.array([weight_drift(x, first, second, prompts) for x in s]).T
-        return np.stack([y * total, (v - y) / s**2])[..., None]
+        zeta, eta = np.array([weight_drift(x, first, second, prompts) for x in s]).T
+        return np.stack([eta * total, (zeta - eta) / s**2])[..., None]
 
     law = ScoreLaw(root @ U.T @ maps_to_c)
     log_smallest = -np.log(second) - 5
@@ -98,9 +98,9 @@ def weight_drift(s: float, first: int, second: int, prompts: Prompts = "nested")
             f"the second prompt must be at least as long as the first, received {first} and {second} tokens"
         )
     w = softmax_functionals(s, np.array([first, second], float))
-    (y1, y2), v = w.inverse_participation, w.squared_error.sum()
-    together, shared = (s**2 * y1 * y2, 0.0) if prompts == "fresh" else nested_moments(s, first, second)
-    return float(v - 2 * together), float(y1 + y2 - 2 * shared)
+    (eta_1, eta_2), zetas = w.inverse_participation, w.squared_error.sum()
+    together, shared = (s**2 * eta_1 * eta_2, 0.0) if prompts == "fresh" else nested_moments(s, first, second)
+    return float(zetas - 2 * together), float(eta_1 + eta_2 - 2 * shared)
 
 
 def nested_moments(s: float, first: int, second: int) -> tuple[float, float]:

@@ -36,8 +36,8 @@ def mean_output(mean, covariance, query, U, V, length) -> np.ndarray:
     Returns:
         Shape (..., k). Source: exact here (Gaussian integration by parts, notebook 01).
     """
-    y = softmax_functionals(score_deviation(covariance, query, U), length).inverse_participation
-    return mean @ V.T + (1 - y)[..., None] * (query @ U.T @ covariance @ V.T)
+    eta = softmax_functionals(score_deviation(covariance, query, U), length).inverse_participation
+    return mean @ V.T + (1 - eta)[..., None] * (query @ U.T @ covariance @ V.T)
 
 
 def output_error(covariance, query, U, V, length) -> np.ndarray:

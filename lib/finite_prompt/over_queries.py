@@ -65,9 +65,9 @@ def _mean_error(covariance, query_covariance, U, V, length, rtol, quantity: Quan
         forms = [(), (pc,)]
 
         def terms(s):
-            y, W = weights_excess(tuple(lengths), s)
-            y, W = y + 1 / lengths, W - 1 / lengths
-            return np.stack([y * total, W + 2 * y])
+            eta, W = weights_excess(tuple(lengths), s)
+            eta, W = eta + 1 / lengths, W - 1 / lengths
+            return np.stack([eta * total, W + 2 * eta])
     else:
         cc, z2 = maps_to_c.T @ maps_to_c, root @ root
         pgc = maps_to_c.T @ (P @ covariance + covariance @ P) @ maps_to_c / 2

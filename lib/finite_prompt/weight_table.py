@@ -38,8 +38,8 @@ def weights_excess(lengths: tuple[float, ...], s: np.ndarray) -> tuple[np.ndarra
     growth, ratio = np.moveaxis(_table(lengths, min(n_panels, -(-NODES // PANEL)))(t), 1, 0)
     L, x = np.array(lengths), s[:, None] ** 2
     excess = np.expm1(x * growth) / L
-    y = excess + 1 / L
-    return excess, y * np.expm1(x * ratio) / x - 2 * y + 1 / L
+    eta = excess + 1 / L
+    return excess, eta * np.expm1(x * ratio) / x - 2 * eta + 1 / L
 
 
 @lru_cache(maxsize=256)

@@ -39,16 +39,19 @@ def moment_softmax_distance(covariance, query, U, V, length) -> np.ndarray:
     tends to (e^{s^2} - 1 - s^2) tr + (s^2 e^{s^2} - s^2) |V Gamma a|^2 / s^2: softmax's own error less that of moment
     attention.
 
-    Arguments and shapes as for :func:`moment_error`. Below s = 0.01 it loses digits to cancellation (it is of order s^4
-    times its terms). Cost: about 1 ms, for all lengths. Source: exact here (notebook 05).
+    Below s = 0.01 it loses digits to cancellation (it is of order s^4 times its terms).
+
+    Args: as for :func:`moment_error`.
+
+    Cost: about 1 ms, for all lengths. Source: exact here (notebook 05).
     """
     s2, along, total, L = _geometry(covariance, query, U, V, length)
     s = np.sqrt(s2)
     w = softmax_functionals(s, L)
-    y, v, cubes = w.inverse_participation, w.squared_error, expected_products(s, L, [[(3, ONE)]])[0]
-    c = 1 - s2 * y + 2 * s2 * cubes - v
-    in_scores = v - (1 + s2 / L + 2 * s2 * c) / L
-    across = y - (1 + s2 + s2 / L - 2 * s2 * y) / L
+    eta, zeta, cubes = w.inverse_participation, w.squared_error, expected_products(s, L, [[(3, ONE)]])[0]
+    c = 1 - s2 * eta + 2 * s2 * cubes - zeta
+    in_scores = zeta - (1 + s2 / L + 2 * s2 * c) / L
+    across = eta - (1 + s2 + s2 / L - 2 * s2 * eta) / L
     distance = along * in_scores + (total - along) * across
     return np.where((L == 1) | (s2 == 0), 0.0, np.maximum(distance, 0.0))
 
@@ -56,8 +59,9 @@ def moment_softmax_distance(covariance, query, U, V, length) -> np.ndarray:
 def softmax_size(covariance, query, U, V, length) -> np.ndarray:
     """E|softmax attention - V m|^2 at length L: what a distance from softmax is compared with.
 
-    |V Gamma a|^2 / s^2 (zeta + s^2 - 2 s^2 eta) + (tr(V Gamma V') - |V Gamma a|^2 / s^2) eta. Arguments and shapes as
-    for :func:`moment_error`.
+    |V Gamma a|^2 / s^2 (zeta + s^2 - 2 s^2 eta) + (tr(V Gamma V') - |V Gamma a|^2 / s^2) eta.
+
+    Args: as for :func:`moment_error`.
     """
     s2, along, total, L = _geometry(covariance, query, U, V, length)
     w = softmax_functionals(np.sqrt(s2), L)
@@ -70,7 +74,7 @@ def linear_error(mean, covariance, query, U, V, length) -> np.ndarray:
     |V m|^2 (t - 1)^2 + [ (t^2 + s^2) tr(V Gamma V') + s^2 |V m|^2 + 2 t (V m) . (V Gamma a) + |V Gamma a|^2 ] / L,
 
     t = m . a: a bias that no length removes unless the tokens are centered or t = 1.
-    Arguments and shapes as for :func:`moment_error`, mean (d,). Source: exact here (notebook 05).
+    Args: as for :func:`moment_error`, mean (d,). Source: exact here (notebook 05).
     """
     s2, along, total, L = _geometry(covariance, query, U, V, length)
     a = np.asarray(U, float) @ query

@@ -130,12 +130,12 @@ def gaussian_projection_error(second_moment, query, U, V, rows: int, limit, shar
         limit: the point that the distance is taken from, shape (k,).
     """
     s = float(score_deviation(second_moment, query, U))
-    y = float(softmax_functionals(s, rows).inverse_participation)
+    eta = float(softmax_functionals(s, rows).inverse_participation)
     if not shared:
-        return float(limit @ limit + y * np.trace(V @ second_moment @ V.T))
+        return float(limit @ limit + eta * np.trace(V @ second_moment @ V.T))
     center = V @ second_moment @ U @ query
-    gap = center - limit  # the mean of the output is (1 - y) center
-    return float(output_error(second_moment, query, U, V, rows) - 2 * y * center @ gap + gap @ gap)
+    gap = center - limit  # the mean of the output is (1 - eta) center
+    return float(output_error(second_moment, query, U, V, rows) - 2 * eta * center @ gap + gap @ gap)
 
 
 def pooled_error(covariance, query, U, V, length: int, rows: int, corrected: bool = True) -> float:
@@ -149,9 +149,9 @@ def pooled_error(covariance, query, U, V, length: int, rows: int, corrected: boo
     error = float(output_error(covariance / size, query, tilt, V, rows))
     if corrected:
         return error
-    y = float(softmax_functionals(score_deviation(covariance / size, query, U), rows).inverse_participation)
+    eta = float(softmax_functionals(score_deviation(covariance / size, query, U), rows).inverse_participation)
     limit, short = V @ covariance @ U @ query, 1 - 1 / size
-    return error + float(limit @ limit) * (2 * y * short / size + short**2)
+    return error + float(limit @ limit) * (2 * eta * short / size + short**2)
 
 
 def linear_floor(noise: float, signal: float, remainder: float, length: int, rows: int) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import gammaln, softmax
 
 from lib.kernels.interface import Cost, PromptState, StreamingKernel
+from lib.prompts.batches import batches
 
 FEATURES_IN_MEMORY = 2**18  # of a block of tokens: 2 MB
 
@@ -121,14 +122,13 @@ class PerformerState(PromptState):
         self._weighted = np.zeros((n, m, value_dim))
 
     def _add(self, keys, values):
-        block = max(1, FEATURES_IN_MEMORY // (len(keys) * len(self._directions)))
-        for i in range(0, keys.shape[1], block):
-            features = log_features(keys[:, i : i + block], self._directions)
+        for block in batches(keys.shape[1], len(keys) * len(self._directions), FEATURES_IN_MEMORY):
+            features = log_features(keys[:, block], self._directions)
             top = np.maximum(self._top, features.max(1))
             np.exp(np.subtract(features, top[:, None], out=features), out=features)
             kept = np.exp(self._top - top)
             self._total = kept * self._total + features.sum(1)
-            self._weighted = kept[..., None] * self._weighted + features.mT @ values[:, i : i + block]
+            self._weighted = kept[..., None] * self._weighted + features.mT @ values[:, block]
             self._top = top
 
     def _read(self, queries):

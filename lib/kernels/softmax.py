@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.kernels.interface import AttentionKernel, Cost
+from lib.prompts.batches import batches
 
 SCORES_IN_MEMORY = 2**22
 
@@ -24,10 +25,9 @@ class Softmax(AttentionKernel):
         n, length, _ = keys.shape
         queries = np.broadcast_to(queries, (n, *queries.shape[1:]))
         outputs = np.empty((n, queries.shape[1], values.shape[-1]))
-        step = max(1, SCORES_IN_MEMORY // (length * queries.shape[1]))
-        for i in range(0, n, step):
-            block = (from_numpy(np.array(x[i : i + step])) for x in (queries, keys, values))
-            outputs[i : i + step] = scaled_dot_product_attention(*block, scale=1.0).numpy()
+        for part in batches(n, length * queries.shape[1], SCORES_IN_MEMORY):
+            block = (from_numpy(np.array(x[part])) for x in (queries, keys, values))
+            outputs[part] = scaled_dot_product_attention(*block, scale=1.0).numpy()
         return outputs
 
     def cost(self, length, key_dim, value_dim):

@@ -7,8 +7,6 @@ import numpy as np
 from lib.prompts.estimate import Estimate
 
 GROUPS = 256  # prompts are resampled in at most this many groups, whose means are nearly normal
-
-
 CONFIDENCE = 0.95
 
 

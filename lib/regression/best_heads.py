@@ -1,8 +1,4 @@
-r"""What softmax in-context regression is compared with: the best heads at a prompt length, and ridge regression.
-
-Risks that have no closed form are estimated from prompts, with a standard error; several predictors can see the same
-prompts. All are excess risks, E (prediction - w . x_q)^2 / 2.
-"""
+r"""The heads with the smallest risk at a prompt length: in closed form for linear attention, by search for softmax."""
 
 import numpy as np
 from scipy.optimize import minimize, root
@@ -15,7 +11,7 @@ from lib.regression.task import InContextRegression
 def best_linear(problem: InContextRegression, length) -> BlockHead:
     r"""The linear attention with the smallest risk at a prompt length, balanced.
 
-    b A = [ (1 + 1/L) Sigma + (tr Sigma + noise^2 / task_variance) / L I ]^{-1},  |A|_F = b.
+    b A = [ (1 + 1/L) Sigma + (tr Sigma + sigma_eps^2 / sigma_w^2) / L I ]^{-1},  |A|_F = b.
 
     Source: Zhang, Frei and Bartlett, JMLR 25 (2024); it is the stationary point of the exact risk.
     """

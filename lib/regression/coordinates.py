@@ -1,4 +1,4 @@
-"""The free variables of a head."""
+"""The free variables of a head: what a flow integrates, and a minimizer varies."""
 
 import numpy as np
 

@@ -1,8 +1,8 @@
 r"""Risks of heads that are not in block form, and of all checkpoints of a training run.
 
-Given w and the query, the tokens are Gaussian with covariance G = [[Sigma, Sigma w], [w' Sigma, w' Sigma w + noise^2]],
-and the finite-prompt theory gives the risk of any head (U, v), v the last row of V. With a = U x_q, c = v' G a and
-s^2 = a' G a it is
+Given w and the query, the tokens are Gaussian, with covariance
+G = [[Sigma, Sigma w], [w' Sigma, w' Sigma w + sigma_eps^2]], and the finite-prompt theory gives the risk of any
+head (U, v), v the last row of V. With a = U x_q, c = v' G a and s^2 = a' G a it is
 
     softmax   1/2 { (c - t)^2 + W c^2 + 2 eta c t + eta v' G v },      W = (zeta - eta) / s^2 - 2 eta
     linear    1/2 { (c - t)^2 + (s^2 v' G v + c^2) / L },              t = w . x_q
@@ -64,9 +64,9 @@ def _losses(problem, attention, U, v, length, w, query) -> np.ndarray:
     spread = _times_covariance(problem, np.broadcast_to(v, a.shape), w) @ v
     if attention == "linear":
         return ((c - target) ** 2 + (s2 * spread + c**2) / length) / 2
-    y, W = (part[:, 0] for part in weights_excess((float(length),), np.clip(np.sqrt(s2), 1e-12, LARGEST_S)))
-    y, W = y + 1 / length, W - 1 / length
-    return ((c - target) ** 2 + W * c**2 + 2 * y * c * target + y * spread) / 2
+    eta, W = (part[:, 0] for part in weights_excess((float(length),), np.clip(np.sqrt(s2), 1e-12, LARGEST_S)))
+    eta, W = eta + 1 / length, W - 1 / length
+    return ((c - target) ** 2 + W * c**2 + 2 * eta * c * target + eta * spread) / 2
 
 
 def _times_covariance(problem, a, w) -> np.ndarray:
@@ -92,7 +92,7 @@ def checkpoint_risks(
     """
     length = training.length if length is None else length
     if training.in_block:
-        A, b = training.parameters.values()
+        A, b = training.parameters["A"], training.parameters["b"]
         risks = np.empty(b.shape)
         for index in np.ndindex(b.shape):
             risks[index] = problem.risk_and_gradient(training.attention[index[0]], A[index], b[index], length)[0]

@@ -1,4 +1,8 @@
-"""Predictors on raw prompts."""
+"""Predictors on raw prompts of in-context regression, softmax and linear heads and ridge regression, and their risks.
+
+Risks that have no closed form are estimated from prompts, with an interval; several predictors see the same prompts.
+All are excess risks, E (prediction - w . x_q)^2 / 2.
+"""
 
 from collections.abc import Callable
 
@@ -11,7 +15,6 @@ from lib.regression.head import check_length
 from lib.regression.task import InContextRegression
 
 NUMBERS_IN_MEMORY = 2**22  # random numbers drawn at a time
-
 
 Predictor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Maps tokens (n, L, d + 1) and queries (n, d) to predictions (n,)."""
@@ -38,7 +41,7 @@ def linear_head(A, b) -> Predictor:
 
 
 def ridge(penalty: float) -> Predictor:
-    """``x_q' (X'X + penalty I)^+ X'y``; penalty = noise variance / task variance is Bayes, 0 is least squares."""
+    """``x_q' (X'X + penalty I)^+ X'y``; penalty = sigma_eps^2 / sigma_w^2 is Bayes, 0 is least squares."""
     if not penalty >= 0:
         raise ValueError(f"the penalty of ridge regression must be nonnegative, received {penalty:g}")
 
@@ -75,12 +78,12 @@ def ridge_risk(
 ) -> Estimate:
     r"""Risk of ridge regression on Gaussian prompts, averaged over w, the noise and the query in closed form.
 
-    With G = X'X + k I it is E 1/2 tr[ Sigma_q G^{-1} (noise^2 X'X + task_variance k^2 I) G^{-1} ]; only X'X is drawn, a
+    With G = X'X + k I it is E 1/2 tr[ Sigma_q G^{-1} (sigma_eps^2 X'X + sigma_w^2 k^2 I) G^{-1} ]; only X'X is drawn, a
     Wishart matrix, from about d^2 / 2 numbers whatever the prompt length.
 
     Args:
         length, n_prompts: tokens a prompt, and draws of X'X (at least 2).
-        penalty: k >= 0; the Bayes-optimal noise_std^2 / task_variance if omitted.
+        penalty: k >= 0; the Bayes-optimal sigma_eps^2 / sigma_w^2 if omitted.
 
     Cost: n_prompts eigenvalue decompositions of size d. Source: textbook (the posterior covariance of w).
     """

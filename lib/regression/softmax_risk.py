@@ -3,7 +3,7 @@ r"""The exact risk of softmax attention in in-context regression, for any head, 
 Given the query x the scores x_i . A x are Gaussian with variance s^2 = x' A' Sigma A x. Averaging the squared error
 over the tokens by the finite-prompt theory, over w and over the noise in closed form leaves, for unit tasks,
 
-    R_L(A, b) = 1/2 { tr[(b Sigma A - I) Sigma_q (b Sigma A - I)'] + b^2 (tr Sigma + noise^2) E[eta]
+    R_L(A, b) = 1/2 { tr[(b Sigma A - I) Sigma_q (b Sigma A - I)'] + b^2 (tr Sigma + sigma_eps^2) E[eta]
                       + b^2 E[W |Sigma A x|^2] + 2 b E[eta x' Sigma A x] },        W = (zeta - eta) / s^2 - 2 eta,
 
 with eta(s, L) and zeta(s, L) of :mod:`lib.finite_prompt.weight_moments`. Only the query is left, and it enters through
@@ -54,7 +54,7 @@ def long_prompt_constant(problem, head: BlockHead) -> float:
     # R diagonalizes M, so the variances of the tilted query, 1 / (1 - 2 lambda_i), follow from R' A' Sigma A R.
     variances = 1 / (1 - 2 * np.diag(query.R.T @ head.A.T @ query.SA @ query.R))
     with_b2, with_b = query.y_variance - variances @ np.diag(query.n1), variances @ np.diag(query.n2)
-    return float(query.tau * np.sqrt(variances.prod()) * (query.b**2 * with_b2 / 2 + query.b * with_b))
+    return float(query.task_variance * np.sqrt(variances.prod()) * (query.b**2 * with_b2 / 2 + query.b * with_b))
 
 
 class _QueryAverage:
@@ -62,7 +62,7 @@ class _QueryAverage:
 
     def __init__(self, problem, head, lengths: tuple[float, ...]):
         self.A, self.b = self.head = head
-        self.S, self.Q, self.tau = problem.covariance, problem.query_covariance, problem.task_variance
+        self.S, self.Q, self.task_variance = problem.covariance, problem.query_covariance, problem.task_variance
         self.y_variance, self.lengths = problem.token_variance, lengths
         self.SA, self.R = self.S @ self.A, problem.query_root
         M = self.R @ self.A.T @ self.SA @ self.R
@@ -81,13 +81,13 @@ class _QueryAverage:
         twice = (b**2 * (self.y_variance - np.trace(self.n1)) + 2 * b * np.trace(self.n2)) / L
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
-            y, W = weights_excess(self.lengths, s)
+            eta, W = weights_excess(self.lengths, s)
             rule = self.law.inversion(s, **VALUE_CONTOUR)
             weights = rule.weights * ds[:, None]
             plain = weights.imag.sum(1)
             first, second = ((weights * (rule.variances @ np.diag(n))).imag.sum(1) for n in (self.n1, self.n2))
-            twice += (b**2 * self.y_variance * plain + 2 * b * second) @ y + b**2 * first @ W
-        return self.tau * twice / 2
+            twice += (b**2 * self.y_variance * plain + 2 * b * second) @ eta + b**2 * first @ W
+        return self.task_variance * twice / 2
 
     def value_and_gradient(self, n_nodes: int):
         """R_L - R_inf and its gradient at the one length."""
@@ -96,26 +96,27 @@ class _QueryAverage:
         from_A = b / L * S @ (np.eye(len(S)) - b * SA) @ self.Q
         if self.law:
             s, ds = _nodes(self.s_end, n_nodes)
-            (y,), (W,) = (table.T for table in weights_excess((L,), s))
+            (eta,), (W,) = (table.T for table in weights_excess((L,), s))
             rule = self.law.inversion(s, **FLOW_CONTOUR)
             variances = rule.variances.reshape(-1, len(S))
-            y_weights, W_weights = ((rule.weights * (f * ds)[:, None]).ravel() for f in (y, W))
-            y_xx, W_xx = (weights @ variances for weights in (y_weights, W_weights))  # E[f xi_i^2]
-            with_b2 += self.y_variance * y_weights.sum().imag + W_xx.imag @ np.diag(n1)
-            with_b += y_xx.imag @ np.diag(n2)
+            eta_weights, W_weights = ((rule.weights * (f * ds)[:, None]).ravel() for f in (eta, W))
+            eta_xx, W_xx = (weights @ variances for weights in (eta_weights, W_weights))  # E[f xi_i^2]
+            with_b2 += self.y_variance * eta_weights.sum().imag + W_xx.imag @ np.diag(n1)
+            with_b += eta_xx.imag @ np.diag(n2)
 
             # K = dR/dM: the averages with f' in place of f, times xi xi'.
             u = rule.points.ravel()
-            y_pairs, W_pairs = (
-                (variances.T @ ((u * weights)[:, None] * variances)).imag for weights in (y_weights, W_weights)
+            eta_pairs, W_pairs = (
+                (variances.T @ ((u * weights)[:, None] * variances)).imag for weights in (eta_weights, W_weights)
             )  # E[f' xi_i^2 xi_j^2], a third of it on the diagonal
-            diagonal = b**2 * self.y_variance * ((u * y_weights) @ variances).imag
-            diagonal += b**2 * W_pairs @ np.diag(n1) + 2 * b * y_pairs @ np.diag(n2)
-            K = np.diag(diagonal) / 2 + b**2 * n1 * W_pairs + 2 * b * n2 * y_pairs
-            lifted = [(self.R * f) @ self.R.T for f in (y_xx.imag, W_xx.imag)]  # E[f x x']
+            diagonal = b**2 * self.y_variance * ((u * eta_weights) @ variances).imag
+            diagonal += b**2 * W_pairs @ np.diag(n1) + 2 * b * eta_pairs @ np.diag(n2)
+            K = np.diag(diagonal) / 2 + b**2 * n1 * W_pairs + 2 * b * n2 * eta_pairs
+            lifted = [(self.R * f) @ self.R.T for f in (eta_xx.imag, W_xx.imag)]  # E[f x x']
             from_A = from_A + 2 * SA @ (self.R @ K @ self.R.T) + b * S @ lifted[0] + b**2 * S @ SA @ lifted[1]
         value, from_b = b**2 * with_b2 / 2 + b * with_b, b * with_b2 + with_b
-        return self.tau * float(value), BlockHead(self.tau * from_A, self.tau * float(from_b))
+        gradient = BlockHead(self.task_variance * from_A, self.task_variance * float(from_b))
+        return self.task_variance * float(value), gradient
 
     def error_beyond_table(self) -> float:
         """A bound on what is left out where s > LARGEST_S: there |W| < 4 and eta < 1."""
@@ -126,7 +127,7 @@ class _QueryAverage:
         mass = abs(1 - self.law.density(s) @ ds)
         second = abs(len(self.R) - self.law.density(s, identity) @ ds)  # of |xi|^2
         forms = 4 * self.b**2 * np.linalg.norm(self.n1, 2) + 2 * abs(self.b) * np.linalg.norm(self.n2, 2)
-        return self.tau * (self.b**2 * self.y_variance * mass + forms * second) / 2
+        return self.task_variance * (self.b**2 * self.y_variance * mass + forms * second) / 2
 
 
 def _nodes(end: float, n: int) -> tuple[np.ndarray, np.ndarray]:

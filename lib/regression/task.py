@@ -1,7 +1,8 @@
 r"""In-context linear regression: the data, the heads, and the risks that have closed forms.
 
-A prompt holds L tokens (x_i, y_i), x_i ~ N(0, Sigma), y_i = w . x_i + noise, with its own w ~ N(0, task_variance I);
-the query is (x_q, 0), x_q ~ N(0, Sigma_q), and the target w . x_q. A head in the block form of the paper's eq. (9),
+A prompt holds L tokens (x_i, y_i), x_i ~ N(0, Sigma), y_i = w . x_i + noise of variance sigma_eps^2, with its own
+w ~ N(0, sigma_w^2 I); the query is (x_q, 0), x_q ~ N(0, Sigma_q), and the target w . x_q. A head in the
+block form of the paper's eq. (9),
 
     U = [[A, 0], [0, 0]],  last row of V = (0, b):      prediction  b sum_i p_i y_i,  p = softmax(x_i . A x_q),
 
@@ -21,9 +22,9 @@ class InContextRegression:
 
     Args:
         covariance: Sigma of the prompt's x, shape (d, d), symmetric positive definite.
-        noise_std: standard deviation of the noise of y in the prompt, nonnegative.
-        task_variance: variance of each coordinate of w, positive. Every risk is task_variance times that of the
-            problem with task variance 1 and noise variance noise_std^2 / task_variance.
+        noise_std: sigma_eps, standard deviation of the noise of y in the prompt, nonnegative.
+        task_variance: sigma_w^2, variance of each coordinate of w, positive. Every risk is sigma_w^2 times that of the
+            problem with task variance 1 and noise variance sigma_eps^2 / sigma_w^2.
         query_covariance: Sigma_q of x_q, shape (d, d), positive semidefinite; Sigma if omitted.
 
     Raises:
@@ -50,7 +51,7 @@ class InContextRegression:
 
     @property
     def token_variance(self) -> float:
-        """tr Sigma + noise_std^2 / task_variance: the variance of y in units of the task variance."""
+        """tr Sigma + sigma_eps^2 / sigma_w^2: the variance of y in units of the task variance."""
         return float(np.trace(self.covariance)) + self.noise_std**2 / self.task_variance
 
     def sample(self, n_prompts: int, length: int, rng, measure=None) -> Prompts:
@@ -85,7 +86,7 @@ class InContextRegression:
     def linear_risk(self, A, b, length):
         r"""Risk of linear attention ``(b / L) sum_i y_i x_i . A x_q``, exact at every prompt length.
 
-        infinite_risk + b^2 / (2L) [ (tr Sigma + noise^2) tr(Sigma A Sigma_q A') + tr(Sigma^2 A Sigma_q A') ]
+        infinite_risk + b^2 / (2L) [ (tr Sigma + sigma_eps^2) tr(Sigma A Sigma_q A') + tr(Sigma^2 A Sigma_q A') ]
         for unit tasks. length: a number or shape (n,). Returns its shape. Source: exact here (notebook 04).
         """
         head, length = self.check_head(A, b), check_length(length)
@@ -95,9 +96,10 @@ class InContextRegression:
         r"""Risk of moment attention, the plug-in limit of :mod:`lib.kernels.moment`, exact at every prompt length.
 
         1/2 { tr[((1 - 1/L) b Sigma A - I) Sigma_q (...)'] + b^2 t / L
-              + b^2 (L - 1) / L^2 [ t tr(Sigma A Sigma_q A') + tr(Sigma^2 A Sigma_q A') ] },   t = tr Sigma + noise^2,
+              + b^2 (L - 1) / L^2 [ t tr(Sigma A Sigma_q A') + tr(Sigma^2 A Sigma_q A') ] }
 
-        for unit tasks: linear attention with L - 1 tokens and the mean of the labels, which is pure noise here.
+        for unit tasks, t = tr Sigma + sigma_eps^2: linear attention with L - 1 tokens and the mean of the
+        labels, which is pure noise here.
         length: a number or shape (n,). Returns its shape. Source: exact here (notebook 05).
         """
         (A, b), L = self.check_head(A, b), check_length(length)
@@ -121,7 +123,7 @@ class InContextRegression:
     def long_prompt_constant(self, A, b) -> float:
         r"""Limit of ``L (softmax_risk - infinite_risk)``: finite for a coupling below 1/2, infinite from there on.
 
-        det(I - 2M)^{-1/2} { b^2 [tr Sigma + noise^2 - tr(C A' Sigma^2 A)] / 2 + b tr(C Sigma A) } for unit tasks, with
+        det(I - 2M)^{-1/2} { b^2 [tr Sigma + sigma_eps^2 - tr(C A' Sigma^2 A)] / 2 + b tr(C Sigma A) } for unit tasks,
         C = Sigma_q^{1/2} (I - 2M)^{-1} Sigma_q^{1/2}, M = Sigma_q^{1/2} A' Sigma A Sigma_q^{1/2}. Close to coupling 1/2
         it takes very long prompts: at d = 5 and :meth:`optimum` a quarter of it is reached at L = 1e12.
         Source: exact here (notebook 04).
@@ -195,9 +197,9 @@ class InContextRegression:
 
     def _infinite(self, head: BlockHead) -> tuple[float, BlockHead]:
         A, b = head
-        S, Q, tau = self.covariance, self.query_covariance, self.task_variance
+        S, Q = self.covariance, self.query_covariance
         gap = b * S @ A - np.eye(self.dimension)
-        weighted = tau * gap @ Q
+        weighted = self.task_variance * gap @ Q
         return float(np.vdot(weighted, gap) / 2), BlockHead(b * S @ weighted, float(np.vdot(weighted, S @ A)))
 
     def _fluctuation(self, head: BlockHead) -> tuple[float, BlockHead]:

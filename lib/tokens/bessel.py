@@ -26,8 +26,14 @@ def bessel_ratio(order, x):
     started from Amos' bound r_v ~ x / (v - 1/2 + sqrt((v + 1/2)^2 + x^2)) at v + N. The recurrence forgets its
     start like exp(-N^2 / x), so N = 6 sqrt(x) + 20.
 
-    Args: order v >= 1; x >= 0, an array of any shape. Returns two arrays of the shape of x. Relative accuracy
-    1e-14 of the ratio, and 1e-14 max(1, x) of the slope, which falls like (v - 1/2) / x^2, for x up to 10^7.
+    Args:
+        order: v >= 1.
+        x: x >= 0, an array of any shape.
+
+    Returns:
+        Two arrays of the shape of x. Relative accuracy 1e-14 of the ratio, and 1e-14 max(1, x) of the slope, which
+        falls like (v - 1/2) / x^2, for x up to 10^7.
+
     Cost: O(sqrt(max x)) passes over x.
     Source: D. Amos, Computation of modified Bessel functions and their ratios, Math. Comp. 28 (1974).
     """
@@ -49,9 +55,17 @@ def log_sphere_mgf(dim, x):
         log E exp(x e.S) = log sum_k (x^2/4)^k / (k! (d/2)_k) = x^2 / (2d) - ...
 
     By log1p of that series of positive terms where x^2 <= 20 d (so that small values keep their relative accuracy),
-    beyond it by the exponentially scaled Bessel function. Args: dim >= 2; x >= 0, an array of any shape.
-    Returns an array of the shape of x, relative accuracy 1e-14 for dim up to 128. Raises ValueError in dimensions
-    (above 1000) where the scaled Bessel function underflows.
+    beyond it by the exponentially scaled Bessel function.
+
+    Args:
+        dim: d >= 2.
+        x: x >= 0, an array of any shape.
+
+    Returns:
+        The shape of x, relative accuracy 1e-14 for dim up to 128.
+
+    Raises:
+        ValueError: in dimensions (above 1000) where the scaled Bessel function underflows.
     """
     x = np.asarray(x, dtype=float)
     small = x * x <= 20 * dim

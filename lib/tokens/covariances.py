@@ -138,10 +138,16 @@ def parse_covariance(spec: str) -> CovarianceSpec:
 def as_covariance(matrix, dim: int | None = None) -> np.ndarray:
     """A symmetric positive semidefinite matrix as a fresh float64 array, exactly symmetric; singular is fine.
 
-    Args: matrix, nested lists or an array of shape (d, d); dim, the expected d, any when None. Entries may
-    differ from their transposes, and eigenvalues be negative, by 1e-8 of the largest (1e-6 in single precision).
-    Raises ValueError naming the reason: not numbers, wrong shape, not finite, not symmetric (with the entry), not
-    positive semidefinite (with the eigenvalue). Cost: one eigenvalue decomposition, none if diagonal.
+    Args:
+        matrix: nested lists or an array, shape (d, d). Entries may differ from their transposes, and eigenvalues be
+            negative, by 1e-8 of the largest (1e-6 in single precision).
+        dim: the expected d; any if omitted.
+
+    Raises:
+        ValueError: naming the reason: not numbers, wrong shape, not finite, not symmetric (with the entry), not
+            positive semidefinite (with the eigenvalue).
+
+    Cost: one eigenvalue decomposition, none if diagonal.
     """
     try:
         given = np.asarray(matrix)
@@ -211,7 +217,16 @@ def sqrt_psd(matrix) -> np.ndarray:
     """The symmetric square root R = R^T, R R = matrix, of a positive semidefinite matrix, singular or not.
 
     Eigenvalues below d * 2.2e-16 of the largest are rounding and taken as zero, so that R has the matrix's rank.
-    Args: matrix (d, d). Returns (d, d). Raises ValueError as `as_covariance`. Cost: O(d^3), O(d^2) if diagonal.
+    Args:
+        matrix: shape (d, d).
+
+    Returns:
+        Shape (d, d).
+
+    Raises:
+        ValueError: as :func:`as_covariance`.
+
+    Cost: O(d^3), O(d^2) if diagonal.
     """
     matrix = as_covariance(matrix)
     if is_diagonal(matrix):

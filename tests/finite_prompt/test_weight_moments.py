@@ -106,19 +106,19 @@ def test_against_sampled_weights():
         assert_mean(np.prod(sums, axis=0), exact)
 
 
-def test_mean_of_the_scores_is_shrunk_by_the_participation():
-    """E[A] = s (1 - y), Gaussian integration by parts: the first moment from the integrals meets the second one."""
+def test_mean_of_the_scores_is_shrunk_by_the_inverse_participation():
+    """E ghat = s (1 - eta), Gaussian integration by parts: the first moment from the integrals meets the second one."""
     s, length = np.array([0.1, 1, 4])[:, None], np.array([1, 5, 1e4])
-    shift, y = expected_products(s, length, [[(1, H)], [(2, ONE)]])
-    np.testing.assert_allclose(shift, -s * y, rtol=1e-9)
+    shift, eta = expected_products(s, length, [[(1, H)], [(2, ONE)]])
+    np.testing.assert_allclose(shift, -s * eta, rtol=1e-9)
 
 
 def test_between_uniform_and_frozen():
     s, length = np.linspace(0, 8, 9)[:, None], np.array([2, 30, 1e6])
-    y = softmax_functionals(s, length).inverse_participation
-    assert np.all(np.diff(y, axis=0) > 0)
-    assert np.all(np.diff(y, axis=1) < 0)
-    assert np.all(y >= (1 - 1e-14) / length)
+    eta = softmax_functionals(s, length).inverse_participation
+    assert np.all(np.diff(eta, axis=0) > 0)
+    assert np.all(np.diff(eta, axis=1) < 0)
+    assert np.all(eta >= (1 - 1e-14) / length)
 
 
 def test_large_length_constants():

@@ -7,7 +7,6 @@ from statistics_checks import assert_mean
 from lib.finite_prompt import output_error, sharp_constant
 from lib.kernels import LinearAttention, MomentAttention, Softmax, project, split
 from lib.kernels.exact_errors import linear_error, moment_error, moment_softmax_distance, softmax_size
-from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
 from lib.tokens.families import Gaussian
 
@@ -80,22 +79,6 @@ def test_moment_attention_is_closer_but_not_on_the_shortest_prompts():
     assert moment_error(eye, a, eye, eye, 10) > output_error(eye, a, eye, eye, 10)
     lengths = 6 * 10 * np.array([1, 10, 1e3, 1e6])
     assert np.all(moment_error(eye, a, eye, eye, lengths) < output_error(eye, a, eye, eye, lengths))
-
-
-@pytest.mark.parametrize("length", [2, 11])
-def test_the_regression_risk_of_moment_attention(length):
-    """40,000 prompts with a head that has no symmetry; false-alarm rate 1e-6."""
-    rng = np.random.default_rng(0)
-    problem = InContextRegression(
-        covariance_matrix("toeplitz(0.6)", 3), 0.7, task_variance=0.5, query_covariance=np.diag([1.0, 2, 3])
-    )
-    A, b = rng.standard_normal((3, 3)) / 3, 2.0
-    tokens, query, target = problem.sample(40_000, length, rng)
-    out = MomentAttention()(tokens[..., :3], (query @ A.T)[:, None], b * tokens[..., 3:])[:, 0, 0]
-    assert_mean((out - target) ** 2 / 2, float(problem.moment_risk(A, b, length)))
-    with pytest.raises(AssertionError):
-        assert_mean((out - target) ** 2 / 2, float(problem.linear_risk(A, b, length)))
-    assert problem.moment_risk(A, b, 1e15) == pytest.approx(problem.infinite_risk(A, b))
 
 
 @pytest.mark.parametrize(

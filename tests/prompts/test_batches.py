@@ -18,5 +18,6 @@ def test_nothing_is_cut_into_nothing():
 
 def test_a_budget_buys_prompts_within_limits():
     assert affordable_prompts(10, 2, 1000, most=10**6) == 50
+    assert affordable_prompts(1000, 5, 10**6, most=10**6) == 200
     assert affordable_prompts(10, 2, 1000, most=30) == 30
     assert affordable_prompts(10**6, 2, 1000, most=30) == 24

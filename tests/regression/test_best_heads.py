@@ -83,7 +83,7 @@ def test_ridge_risk_against_prompts(length, penalty):
 
 
 def test_least_squares_has_the_inverse_wishart_mean():
-    """tr(Sigma_q Sigma^-1) noise^2 / (L - d - 1) / 2, for any Sigma."""
+    """tr(Sigma_q Sigma^-1) sigma_eps^2 / (L - d - 1) / 2, for any Sigma."""
     problem = InContextRegression(TOEPLITZ, 0.4, 1.7, np.eye(5))
     for length in (12, 10**6):
         found = ridge_risk(problem, length, 20_000, np.random.default_rng(length), 0.0)

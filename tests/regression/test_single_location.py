@@ -56,11 +56,11 @@ def test_closed_forms_and_monotony():
 
 
 def test_two_tokens_by_quadrature():
-    """E p_J = E sigmoid(kappa (h_J - h)), h_J - h ~ N(kappa, 2)."""
+    """E p_J = E sigmoid(beta (h_J - h)), h_J - h ~ N(beta, 2)."""
     g, weights = np.polynomial.hermite_e.hermegauss(150)
-    for kappa in (0.3, 1.0, 2.0):
-        found = weights @ (1 / (1 + np.exp(-kappa * (kappa + np.sqrt(2) * g)))) / weights.sum()
-        assert retrieval.softmax_risk(kappa, 2) == pytest.approx(1 - found, abs=1e-9)
+    for beta in (0.3, 1.0, 2.0):
+        found = weights @ (1 / (1 + np.exp(-beta * (beta + np.sqrt(2) * g)))) / weights.sum()
+        assert retrieval.softmax_risk(beta, 2) == pytest.approx(1 - found, abs=1e-9)
 
 
 def test_the_result_does_not_depend_on_the_step(monkeypatch):

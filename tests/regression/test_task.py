@@ -6,6 +6,7 @@ from scipy.stats import chi, ortho_group
 from statistics_checks import assert_mean
 
 from lib.finite_prompt.weight_moments import softmax_functionals
+from lib.kernels import MomentAttention
 from lib.regression.hessian import infinite_hessian, stable_step
 from lib.regression.predictors import linear_head, softmax_head
 from lib.regression.task import InContextRegression
@@ -49,6 +50,22 @@ def test_exact_risks_against_raw_prompts(d, length):
         assert_mean(losses, exact)
         with pytest.raises(AssertionError):
             assert_mean(losses, exact * (1 + 8 * losses.std() / losses.mean() / np.sqrt(len(losses))))
+
+
+@pytest.mark.parametrize("length", [2, 11])
+def test_the_risk_of_moment_attention_on_prompts(length):
+    """40,000 prompts with a head that has no symmetry; false-alarm rate 1e-6."""
+    rng = np.random.default_rng(0)
+    problem = InContextRegression(
+        covariance_matrix("toeplitz(0.6)", 3), 0.7, task_variance=0.5, query_covariance=np.diag([1.0, 2, 3])
+    )
+    A, b = rng.standard_normal((3, 3)) / 3, 2.0
+    tokens, query, target = problem.sample(40_000, length, rng)
+    out = MomentAttention()(tokens[..., :3], (query @ A.T)[:, None], b * tokens[..., 3:])[:, 0, 0]
+    assert_mean((out - target) ** 2 / 2, float(problem.moment_risk(A, b, length)))
+    with pytest.raises(AssertionError):
+        assert_mean((out - target) ** 2 / 2, float(problem.linear_risk(A, b, length)))
+    assert problem.moment_risk(A, b, 1e15) == pytest.approx(problem.infinite_risk(A, b))
 
 
 def test_the_law_of_the_prompts():
