@@ -20,6 +20,7 @@ the recursion running over the nodes of a trapezoid rule for the scalar process.
 
 import numpy as np
 
+from lib.finite_prompt.empirical import tau_grid
 from lib.finite_prompt.one_query import checked, score_deviation
 from lib.finite_prompt.weight_moments import TAU_STEP
 
@@ -67,7 +68,7 @@ def markov_output_error(states, transition, query, U, V, length, *, target=None)
     target = tilted @ values / tilted.sum() if target is None else np.asarray(target, float)
     lengths = _checked_lengths(length)
     seen = start > 0
-    tau = _grid(scores[seen], float(np.log(tilted.sum())), lengths.max())
+    tau = tau_grid(scores[seen], float(np.log(tilted.sum())), lengths.max())
     found = [_pair_sums(scores, P, start, values - target, 1.0, tau, int(L)) for L in lengths.ravel()]
     return np.array(found).reshape(lengths.shape)[()]
 
@@ -99,7 +100,7 @@ def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.
     g = np.arange(-REACH, 2 * s + REACH + step, step)
     P = np.exp(-((g - correlation * g[:, None]) ** 2) / (2 * width**2)) * step / (width * np.sqrt(2 * np.pi))
     start = np.exp(-(g**2) / 2) * step / np.sqrt(2 * np.pi)
-    tau = _grid(s * g, s**2 / 2, lengths.max())
+    tau = tau_grid(s * g, s**2 / 2, lengths.max())
     found = []
     for L in map(int, lengths.ravel()):
         zeta = _pair_sums(s * g, P, start, (g - s)[:, None], 1.0, tau, L)
@@ -138,12 +139,6 @@ def bigram_transition(sequence, n_states: int, smoothing: float = 1.0) -> np.nda
     counts = np.zeros((n_states, n_states))
     np.add.at(counts, (sequence[:-1], sequence[1:]), 1.0)
     return (counts + smoothing * frequency / frequency.sum()) / (counts.sum(1, keepdims=True) + smoothing)
-
-
-def _grid(scores: np.ndarray, log_mean: float, longest: float) -> np.ndarray:
-    low = -(np.log(longest) + log_mean) - 22.0
-    high = 4.0 - scores.min()
-    return low + TAU_STEP * np.arange(int(np.ceil((high - low) / TAU_STEP)) + 1)
 
 
 def _pair_sums(scores, P, start, marks, decay: float, tau, length: int) -> float:

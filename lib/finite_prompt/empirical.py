@@ -81,7 +81,7 @@ def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> T
     target = limit if target is None else np.asarray(target, float)
     if target.shape != limit.shape:
         raise ValueError(f"target: expected shape {limit.shape}, the rows of V, received {target.shape}")
-    tau = _grid(scores, float(np.log(tilted.sum())), float(lengths.max()))
+    tau = tau_grid(scores, float(np.log(tilted.sum())), float(lengths.max()))
     log_phi, first, second, plain = _transforms(scores, values - target, weights, tau)
     L = lengths[:, None]
     with np.errstate(under="ignore"):
@@ -101,7 +101,7 @@ def tokens_output_error(tokens, query, U, V, length, *, weights=None, target=Non
     return found.squared_error.reshape(np.shape(length))
 
 
-def _grid(scores: np.ndarray, log_mean: float, longest: float) -> np.ndarray:
+def tau_grid(scores: np.ndarray, log_mean: float, longest: float) -> np.ndarray:
     """tau from where the longest prompt's integrand begins to where that of a single token ends."""
     low = -(np.log(longest) + log_mean) - NEGLIGIBLE
     high = BEYOND - scores.min()
