@@ -23,9 +23,14 @@ class Curve:
         columns = [_resampled_means(np.asarray(x, float), rng, n_resamples) for x in samples]
         return cls(np.array([np.mean(x) for x in samples]), np.stack(columns, axis=1))
 
-    def __truediv__(self, exact) -> "Curve":
-        """The curve relative to an exact one."""
-        return Curve(self.mean / exact, self.resampled / exact)
+    def __truediv__(self, other) -> "Curve":
+        """The curve relative to an exact one, or to a measured one whose prompts were resampled by the same draws."""
+        mean, resampled = (other.mean, other.resampled) if isinstance(other, Curve) else (other, other)
+        return Curve(self.mean / mean, self.resampled / resampled)
+
+    def at(self, chosen) -> "Curve":
+        """The curve at some of its points: a slice, or a mask of shape (n,)."""
+        return Curve(self.mean[chosen], self.resampled[:, chosen])
 
     def columns(self) -> dict[str, np.ndarray]:
         """Columns of a table: ``measured``, and the ends ``low`` and ``high`` of its simultaneous band."""
@@ -68,7 +73,7 @@ class Curve:
         length = np.asarray(length, float)
         inside = (length >= window[0]) & (length <= window[1])
         if inside.sum() < 2:
-            return Curve(self.mean[:0], self.resampled[:, :0])
+            return self.at(slice(0))
         x = np.log(length[inside]) - np.log(length[inside]).mean()
         weights = x / (x @ x)
         slopes = np.log(self.resampled[:, inside]) @ weights

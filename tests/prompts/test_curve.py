@@ -34,6 +34,17 @@ def test_pooling_and_slopes():
     np.testing.assert_allclose(average([curve, curve.shifted(2)]).mean, curve.mean + 1)
 
 
+def test_points_and_ratios_act_on_the_resamples_too():
+    samples = [x * np.array([0.9, 1.0, 1.3]) for x in (8.0, 4.0, 2.0)]
+    curve, twin = (Curve.from_samples(samples, np.random.default_rng(0)) for _ in range(2))
+    other = Curve.from_samples(samples, np.random.default_rng(1))
+    np.testing.assert_array_equal((curve / twin).resampled, 1.0)  # what the same draws share cancels
+    assert np.ptp((curve / other).resampled) > 0.1  # the control: other draws do not cancel
+    for chosen in (slice(1, None), np.array([False, True, True])):
+        np.testing.assert_array_equal(curve.at(chosen).mean, curve.mean[1:])
+        np.testing.assert_array_equal(curve.at(chosen).resampled, curve.resampled[:, 1:])
+
+
 def test_a_curve_is_judged_by_its_band():
     steady = Curve(np.ones(3), np.ones((50, 3)) + 0.01 * np.random.default_rng(0).normal(size=(50, 3)))
     assert 0.9 < steady.estimate((0.9, 1.1)).low < steady.estimate((0.9, 1.1)).high < 1.1

@@ -124,25 +124,20 @@ def gains(
 def _verdicts(table, curves, lengths: list[int], predicted: np.ndarray) -> dict[str, Comparison]:
     L = np.array(lengths)
     long, reliable, shortest = L >= LONG_FROM, (L >= LONG_FROM) & (L <= RELIABLE_TO), min(lengths) == L
-    start, half = (_at(curves["start", "linear", c], long) for c in ("1", "1/2"))
+    start, half = (curves["start", "linear", c].at(long) for c in ("1", "1/2"))
     one, best = (curves["trained", "linear", c] for c in ("1", "best"))
     affine = curves["trained", "affine", "1"]
-    left = Curve(affine.mean / one.mean, affine.resampled / one.resampled)
+    left = affine / one  # variance left without the uniform term, over that left with it
     ratios = [curve / predicted[long] for curve in (start, half)]
     window = LONG_FROM, max(lengths)
     pairs = {
         "start": [ratio.pooled() for ratio in ratios],
         "growth": [ratio.slope(L[long], window) for ratio in ratios],
-        "trained": [_at(one, reliable), start],
-        "short": [_at(one, shortest), _at(best, shortest)],
-        "affine": [_at(left, reliable & (L >= AFFINE_FROM)), _at(left, shortest)],
+        "trained": [one.at(reliable), start],
+        "short": [one.at(shortest), best.at(shortest)],
+        "affine": [left.at(reliable & (L >= AFFINE_FROM)), left.at(shortest)],
     }
     return {name: Comparison(table, *pair) for name, pair in pairs.items()}
-
-
-def _at(curve: Curve, chosen: np.ndarray) -> Curve:
-    """The points of a curve at some of the lengths."""
-    return Curve(curve.mean[chosen], curve.resampled[:, chosen])
 
 
 def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], number_budget: int, seed: int):
@@ -169,7 +164,7 @@ def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], num
         above, below = (
             Curve.from_samples([pair[k] for pair in pairs], stream(seed, "gains bootstrap", key)) for k in (0, 1)
         )
-        curve = curves[kind, label] = Curve(above.mean / below.mean, above.resampled / below.resampled)
+        curve = curves[kind, label] = above / below
         where = (table["control"] == kind) & (table["coefficient"] == label)
         for column, values in curve.columns().items():
             table.loc[where, "gain" if column == "measured" else column] = values

@@ -45,7 +45,7 @@ def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: in
         middle = np.array([exact[octave].mean() for octave in octaves])
         columns = {key: values * middle for key, values in curve.columns().items()}
         tables.append(pd.DataFrame({"head": name, "position": np.sqrt(2) * starts, **columns, "exact": middle}))
-        judged.append(Curve(curve.mean[FIRST_OCTAVE:], curve.resampled[:, FIRST_OCTAVE:]))
+        judged.append(curve.at(slice(FIRST_OCTAVE, None)))
     return Comparison(pd.concat(tables, ignore_index=True), *judged)
 
 
