@@ -2,13 +2,14 @@
 # make quick  the same in seconds, at reduced resolution
 # make test   set up, then lint and test
 # make lab    set up, then open JupyterLab
+# make mutants  set up, then plant faults in lib and see which test catches each (an hour; tests/mutants.py)
 # make setup  set up only;  make clean  remove what was set up and cached (never outputs/)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run quick test lab setup clean
+.PHONY: run quick test lab mutants setup clean
 run: $(READY)
 	$(BIN)/python run_all.py --preset paper
 quick: $(READY)
@@ -19,6 +20,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
 setup: $(READY)
 
 # The marker is written last, so an interrupted setup starts again and a finished one is never repeated.
