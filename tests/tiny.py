@@ -19,19 +19,24 @@ CLAIM = {
     "statement": "The mean is $\\mu$.",
     "source": "Theorem 1",
     "status": "exact here",
+    "chosen_on": "",
     "prediction": 1.0,
     "band": [0.9, 1.1],
     "estimate": 1.01,
     "interval": [1.0, 1.02],
+    "cases": 1,
+    "worst": False,
+    "caught": [-0.12, 0.1],
     "verdict": "PASS",
     "control": {"what": "a wrong constant", "estimate": 2.0, "interval": [1.9, 2.1], "verdict": "FAIL"},
+    "near_miss": None,
     "cell": "claim-one",
 }
 
 
 def save(name: str, claims=(CLAIM,), metrics=None, figures=()) -> str:
     """The source of a last cell that writes results.json; ``n`` and ``seed`` are read in the notebook."""
-    record = {"schema": 1, "notebook": name, "claims": list(claims), "figures": list(figures)}
+    record = {"schema": 2, "notebook": name, "claims": list(claims), "figures": list(figures)}
     return (
         "import json, pathlib\n"
         f"record = json.loads({json.dumps(json.dumps(record))})\n"

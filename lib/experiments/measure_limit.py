@@ -8,7 +8,7 @@ from lib.finite_prompt import mean_output, score_deviation, softmax_functionals
 from lib.notebook.comparison import Comparison
 from lib.prompts.batches import CACHE, MEMORY, affordable_prompts, batches
 from lib.prompts.curve import Curve
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.online_softmax import SoftmaxAccumulator
 from lib.prompts.streams import stream
 from lib.tokens.covariances import covariance_matrix, sqrt_psd
@@ -46,7 +46,7 @@ def formula_against_quadrature(*, dims: list[int], covariances: list, tilts: int
                 row["control"] = np.linalg.norm(measure.mean - truth) / scale
                 rows.append(row)
     table = pd.DataFrame(rows)
-    return Comparison(table, Estimate.worst(table["error"], target=0), Estimate.exact(table["control"].min()))
+    return Comparison(table, Intervals.exact(table["error"]), Estimate.exact(table["control"].min()))
 
 
 def departure_from_affine(*, dim: int, sizes: list[float], directions: int, seed: int) -> Comparison:

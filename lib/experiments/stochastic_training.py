@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib.notebook.comparison import Comparison
-from lib.prompts.curve import Intervals
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.regression.flow import gradient_flow
 from lib.regression.head_risk import checkpoint_risks
@@ -64,8 +63,8 @@ def sgd_checkpoints(
             tables.append(frame.assign(other=risks[k].mean(0) / exact[other]))
     table = pd.concat(tables, ignore_index=True)
     softmax = table[table["attention"] == "softmax"]
-    both = Comparison(table, relative(table), Estimate.worst(table["other"]))
-    return Comparison(table, relative(softmax), Estimate.worst(softmax["other"]), {"both": both})
+    both = Comparison(table, relative(table), Intervals.exact(table["other"]))
+    return Comparison(table, relative(softmax), Intervals.exact(softmax["other"]), {"both": both})
 
 
 def over_seeds(risks: np.ndarray, exact: np.ndarray) -> pd.DataFrame:
@@ -80,7 +79,7 @@ def over_seeds(risks: np.ndarray, exact: np.ndarray) -> pd.DataFrame:
         before the first step, are exact.
     """
     means = [Estimate.of_mean(column) if np.ptp(column) else Estimate.exact(column[0]) for column in risks.T]
-    frame = pd.DataFrame(means, columns=["measured", "low", "high"]).assign(exact=exact)
+    frame = pd.DataFrame([tuple(mean) for mean in means], columns=["measured", "low", "high"]).assign(exact=exact)
     return frame.assign(**{f"{x} / exact": frame[x] / frame["exact"] for x in ("measured", "low", "high")})
 
 

@@ -17,3 +17,17 @@ def interval(low: float | None, high: float | None) -> str:
         scale = max(abs(low), abs(high))
         digits = min(max(3, 2 + math.ceil(math.log10(scale / abs(high - low)))), 12)
     return f"[{low:.{digits}g}, {high:.{digits}g}]"
+
+
+def reading(value: float | None, cases: int, worst: bool) -> str:
+    """A measured number with what it stands for: the worst or the mean of several cases."""
+    return number(value) if cases == 1 else f"{number(value)} ({'worst' if worst else 'mean'} of {cases:,})"
+
+
+def caught(errors: tuple[float | None, float | None], prediction: float | None) -> str:
+    """The errors that a check would have caught, relative to the prediction where it is not 0; a dash for none."""
+
+    def said(error: float) -> str:
+        return f"{error:+.2g}" if prediction == 0 else f"{100 * error:+.2g} %" if error < 9.5 else f"× {1 + error:.2g}"
+
+    return " or ".join(said(e) for e in errors if e is not None and math.isfinite(e)) or "–"

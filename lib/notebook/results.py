@@ -56,13 +56,15 @@ class Results:
 
         Args:
             claim_id: as declared.
-            found: its ``measured`` and ``control`` are judged; a curve must lie in the band as a whole.
+            found: its ``measured``, ``control`` and ``near_miss`` are judged; a curve must lie in the band as a whole.
         """
         claim = self.claims[claim_id]
-        if found.measured is None or found.control is None:
-            raise ValueError(f"{claim_id}: nothing was measured, or no control; a claim needs both")
-        claim.judge(found.measured.estimate(claim.band), found.control.estimate(claim.band))
+        claim.judge(found)
         display(claim)
+
+    def say(self, text: str) -> None:
+        """A sentence of the notebook whose numbers were computed: Markdown, an f-string in the notebook's source."""
+        display(Markdown(text))
 
     def figure(self, figure: plt.Figure, name: str, caption: str, alt: str) -> None:
         """Show a figure with its caption (the message first) and its text alternative; save PNG and PDF."""

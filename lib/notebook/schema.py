@@ -21,16 +21,29 @@ class ControlRecord(BaseModel):
 
 
 class ClaimRecord(BaseModel):
+    """A judged claim.
+
+    Attributes:
+        chosen_on: where a threshold was fixed; empty for a derived prediction.
+        cases, worst: how many cases the estimate rests on, and whether it is the worst of them or their mean.
+        caught: the errors that the claim would have caught: the largest negative and the smallest positive one.
+    """
+
     id: str
     statement: str
     source: str
     status: str
+    chosen_on: str
     prediction: Number
     band: Interval
     estimate: Number
     interval: Interval
+    cases: int
+    worst: bool
+    caught: Interval
     verdict: Verdict
     control: ControlRecord
+    near_miss: ControlRecord | None
     cell: str
 
 
@@ -53,7 +66,7 @@ class ResultsRecord(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    version: int = Field(1, alias="schema")
+    version: int = Field(2, alias="schema")
     notebook: str
     parameters: dict[str, Any]
     claims: list[ClaimRecord]

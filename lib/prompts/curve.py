@@ -1,10 +1,10 @@
 """Curves measured on prompts, with simultaneous intervals from resampling the prompts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 
 GROUPS = 256  # prompts are resampled in at most this many groups, whose means are nearly normal
 CONFIDENCE = 0.95
@@ -56,13 +56,17 @@ class Curve:
 
     def estimate(self, band: tuple[float, float]) -> Estimate:
         """The whole curve as one number to be judged: it is in the band where its simultaneous interval is."""
-        return Estimate.curve(self.mean, *self.simultaneous(), band)
+        return self.intervals().estimate(band)
+
+    def intervals(self) -> Intervals:
+        """Every point with its end of the simultaneous band."""
+        return Intervals(self.mean, *self.simultaneous())
 
     def pooled(self) -> Estimate:
         """The mean over the points, which all count alike; NaN if there are none."""
         if len(self.mean) == 0:
             return Estimate.unknown()
-        return _percentile(self.mean.mean(), self.resampled.mean(1))
+        return replace(_percentile(self.mean.mean(), self.resampled.mean(1)), cases=len(self.mean))
 
     def slope(self, length, window: tuple[float, float]) -> "Curve":
         """Least-squares slope of log(curve) against log(length) within the window, as a curve of one point.
@@ -78,23 +82,6 @@ class Curve:
         weights = x / (x @ x)
         slopes = np.log(self.resampled[:, inside]) @ weights
         return Curve(np.array([weights @ np.log(self.mean[inside])]), slopes[:, None])
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Values at n points, each with an interval of its own, for instance Student's over the seeds of a training.
-
-    Attributes:
-        values, low, high: shape (n,).
-    """
-
-    values: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    def estimate(self, band: tuple[float, float]) -> Estimate:
-        """All of them as one number to be judged: it is in the band where every interval is."""
-        return Estimate.curve(self.values, self.low, self.high, band)
 
 
 def average(curves: list[Curve]) -> Curve:

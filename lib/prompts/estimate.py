@@ -1,7 +1,8 @@
-"""A measured number with its interval: what every comparison is judged by."""
+"""A measured number with its interval, and several of them that are judged together."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -9,12 +10,25 @@ from scipy import stats
 NORMAL = 1.96  # standard errors on either side of a mean over many prompts: 95 %
 
 
-class Estimate(NamedTuple):
-    """A measured number and its interval (equal ends for an exact one)."""
+@dataclass(frozen=True)
+class Estimate:
+    """A measured number and its interval (equal ends for an exact one); iterates over these three.
+
+    Attributes:
+        value, low, high: the number, and the ends of its interval.
+        cases: how many points, settings, seeds or prompts it rests on.
+        worst: of several cases the value is the one nearest to leaving the band, and the interval the hull of all
+            theirs; otherwise it is their mean.
+    """
 
     value: float
     low: float
     high: float
+    cases: int = 1
+    worst: bool = False
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.value, self.low, self.high))
 
     @classmethod
     def exact(cls, value: float, numerical_error: float = 0.0) -> "Estimate":
@@ -33,7 +47,8 @@ class Estimate(NamedTuple):
         """The mean of a few independent samples, with Student's interval."""
         samples = np.asarray(samples, float)
         width = stats.t(len(samples) - 1).ppf((1 + confidence) / 2) * samples.std(ddof=1) / math.sqrt(len(samples))
-        return cls(float(samples.mean()), float(samples.mean() - width), float(samples.mean() + width))
+        mean = float(samples.mean())
+        return cls(mean, float(mean - width), float(mean + width), len(samples))
 
     @classmethod
     def of_losses(cls, losses) -> "Estimate":
@@ -46,32 +61,7 @@ class Estimate(NamedTuple):
         if len(losses) < 2:
             raise ValueError(f"a standard error needs at least 2 prompts, received {len(losses)}")
         mean, width = float(losses.mean()), float(NORMAL * losses.std(ddof=1) / math.sqrt(len(losses)))
-        return cls(mean, mean - width, mean + width)
-
-    @classmethod
-    def worst(cls, values, target: float = 1.0, numerical_error: float = 0.0) -> "Estimate":
-        """All of a set of exact numbers at once: the one farthest from the target stands for them."""
-        values = np.ravel(np.asarray(values, float))
-        known = len(values) and np.all(np.isfinite(values))
-        farthest = values[np.argmax(np.abs(values - target))] if known else math.nan
-        return cls.exact(farthest, numerical_error)
-
-    @classmethod
-    def curve(cls, values, low, high, band: tuple[float, float]) -> "Estimate":
-        """A whole measured curve at once, from simultaneous intervals: it lies in the band where all of them do.
-
-        The interval is the hull of them all, or, once one of them is disjoint from the band, that one: a curve that
-        leaves the band anywhere has left it.
-        """
-        values, low, high = (np.ravel(np.asarray(x, float)) for x in (values, low, high))
-        if len(values) == 0:
-            return cls.unknown()
-        outside = np.maximum(low - band[1], band[0] - high)
-        k = int(np.argmax(np.maximum(high - band[1], band[0] - low)))  # the one that comes closest to leaving
-        if outside.max() > 0:
-            k = int(np.argmax(outside))
-            return cls(float(values[k]), float(low[k]), float(high[k]))
-        return cls(float(values[k]), float(low.min()), float(high.max()))
+        return cls(mean, mean - width, mean + width, len(losses))
 
     @property
     def half_width(self) -> float:
@@ -80,8 +70,52 @@ class Estimate(NamedTuple):
 
     def over(self, exact: float) -> "Estimate":
         """The estimate relative to a positive exact number."""
-        return Estimate(*(x / exact for x in self))
+        return replace(self, value=self.value / exact, low=self.low / exact, high=self.high / exact)
 
     def estimate(self, band: tuple[float, float]) -> "Estimate":
-        """Itself, whatever the band: as :meth:`lib.prompts.curve.Curve.estimate`, so that both are judged alike."""
+        """Itself, whatever the band: as :meth:`Intervals.estimate`, so that both are judged alike."""
+        return self
+
+    def intervals(self) -> "Intervals":
+        """The estimate as one of one."""
+        return Intervals(*(np.array([x]) for x in self))
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Numbers that are judged together, each with an interval; all of them hold at once with the stated confidence.
+
+    Attributes:
+        values, low, high: shape (n,).
+    """
+
+    values: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def exact(cls, values, numerical_error: float = 0.0) -> "Intervals":
+        """Numbers without sampling error, in any shape: their intervals are their numerical error."""
+        values = np.ravel(np.asarray(values, float))
+        width = np.maximum(numerical_error, np.abs(values) * 1e-15)
+        return cls(values, values - width, values + width)
+
+    def estimate(self, band: tuple[float, float]) -> Estimate:
+        """All of them as one number to be judged: they are in the band where every interval is.
+
+        The value is the one nearest to leaving the band and the interval the hull of all or, once one of them is
+        disjoint from the band, that one: what leaves the band anywhere has left it. Of nothing nothing is known.
+        """
+        n = len(self.values)
+        if n == 0 or not np.all(np.isfinite(self.values)):
+            return replace(Estimate.unknown(), cases=n)
+        outside = np.maximum(self.low - band[1], band[0] - self.high)
+        if outside.max() > 0:
+            k = int(np.argmax(outside))
+            return Estimate(float(self.values[k]), float(self.low[k]), float(self.high[k]), n, worst=True)
+        k = int(np.argmax(np.maximum(self.high - band[1], band[0] - self.low)))
+        return Estimate(float(self.values[k]), float(self.low.min()), float(self.high.max()), n, worst=True)
+
+    def intervals(self) -> "Intervals":
+        """Itself, as :meth:`Estimate.intervals`."""
         return self

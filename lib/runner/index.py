@@ -8,7 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from lib.notebook.files import write_text
-from lib.notebook.numbers import interval, number
+from lib.notebook.numbers import caught, interval, number, reading
 from lib.notebook.schema import ResultsRecord
 from lib.runner.pages import style, typeset
 from lib.runner.report import clock, counts
@@ -38,6 +38,8 @@ def write_index(
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"math": lambda text: Markup(typeset(text)), "clock": clock, "number": number}
     environment.filters["interval"] = lambda ends: interval(*ends)
+    environment.filters["reading"] = lambda claim: reading(claim.estimate, claim.cases, claim.worst)
+    environment.filters["caught"] = lambda claim: caught(claim.caught, claim.prediction)
     seconds = (datetime.fromisoformat(run["finished"]) - datetime.fromisoformat(run["started"])).total_seconds()
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         **{"run": run, "rows": rows, "remarks": remarks, "base": base, "href": href, "there": there},

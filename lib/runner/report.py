@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from lib.notebook.numbers import interval, number
+from lib.notebook.numbers import caught, interval, number, reading
 from lib.notebook.parameters import allowed
 from lib.notebook.schema import ResultsRecord
 from lib.runner.compare import Difference
@@ -50,11 +50,12 @@ def table(rows: list[list[str]]) -> str:
 
 def summary(notebooks: dict[str, Any], results: dict[str, ResultsRecord]) -> str:
     """Claims, then whatever is wrong (last, where the eye is), then one line of counts."""
-    rows = [["claim", "prediction", "measured", "interval", "verdict", "control"]]
+    rows = [["claim", "prediction", "measured", "interval", "verdict", "would fail with", "control"]]
     for name, result in results.items():
         for claim in result.claims:
-            values = (number(claim.prediction), number(claim.estimate), interval(*claim.interval))
-            rows.append([f"{name[:2]} {claim.id}", *values, claim.verdict, claim.control.verdict])
+            measured = reading(claim.estimate, claim.cases, claim.worst), interval(*claim.interval)
+            verdicts = claim.verdict, caught(claim.caught, claim.prediction), claim.control.verdict
+            rows.append([f"{name[:2]} {claim.id}", number(claim.prediction), *measured, *verdicts])
     parts = [table(rows)] if rows[1:] else []
     for name, entry in notebooks.items():
         parts += [f"warning: {name}: {warning}" for warning in entry["warnings"]]

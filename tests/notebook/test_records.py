@@ -38,7 +38,7 @@ def record(**metrics) -> ResultsRecord:
 def test_results_keep_their_schema_and_have_null_for_what_is_not_finite(tmp_path):
     write_json(tmp_path / "results.json", record(m=MetricRecord(value=math.nan, tolerance=0.1)))
     content = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     assert content["metrics"] == {"m": {"value": None, "tolerance": 0.1}}
     assert read_results(tmp_path) == record(m=MetricRecord(value=None, tolerance=0.1))
 
@@ -46,6 +46,6 @@ def test_results_keep_their_schema_and_have_null_for_what_is_not_finite(tmp_path
 def test_results_that_are_missing_or_malformed_are_said_in_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"^it wrote no results\.json$"):
         read_results(tmp_path)
-    (tmp_path / "results.json").write_text('{"schema": 1, "notebook": "00_tiny"}')
+    (tmp_path / "results.json").write_text('{"schema": 2, "notebook": "00_tiny"}')
     with pytest.raises(ValueError, match=r"^its results\.json is malformed: parameters: Field required$"):
         read_results(tmp_path)

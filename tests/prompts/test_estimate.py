@@ -24,9 +24,9 @@ def test_the_interval_of_losses_covers_as_often_as_it_says():
 
 
 def test_relative_to_a_number_all_three_are_divided():
-    assert Estimate(2.0, 1.0, 4.0).over(2.0) == (1.0, 0.5, 2.0)
+    assert tuple(Estimate(2.0, 1.0, 4.0).over(2.0)) == (1.0, 0.5, 2.0)
 
 
 def test_the_unknown_has_no_number_and_is_judged_as_itself():
     assert all(math.isnan(x) for x in Estimate.unknown())
-    assert Estimate(1, 0.9, 1.1).estimate((0, 1)) == (1, 0.9, 1.1)
+    assert tuple(Estimate(1, 0.9, 1.1).estimate((0, 1))) == (1, 0.9, 1.1)

@@ -23,7 +23,7 @@ def made(root, run: str, metrics=METRICS, verdict="PASS", claims=None, preset="q
     run = {"status": "ok", "exit_code": 0, "preset": preset, "notebooks": {"01_first": entry}}
     write_json(folder / "run.json", run | about | times)
     claims = [{**CLAIM, "verdict": verdict}] if claims is None else claims
-    results = {"schema": 1, "notebook": "01_first", "parameters": entry["parameters"], "claims": claims}
+    results = {"schema": 2, "notebook": "01_first", "parameters": entry["parameters"], "claims": claims}
     write_json(folder / "01_first/results.json", results | {"metrics": metrics, "figures": []})
     return folder
 

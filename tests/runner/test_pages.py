@@ -28,8 +28,9 @@ from lib.notebook.claims import Claim
 from lib.prompts.estimate import Estimate
 print("a very long line " * 100)
 pd.DataFrame([[0.123456789] * 30] * 3)"""
-CLAIMED = """claim = Claim("claim-one", "one", "Theorem 1", "exact here", 1.0, (0.9, 1.1), "a wrong constant")
-claim.judge(Estimate(1.0, 0.99, 1.01), Estimate(2.0, 1.9, 2.1))
+CLAIMED = """from lib.notebook.comparison import Comparison
+claim = Claim("claim-one", "one", "Theorem 1", "exact here", 1.0, (0.9, 1.1), "a wrong constant")
+claim.judge(Comparison(measured=Estimate(1.0, 0.99, 1.01), control=Estimate(2.0, 1.9, 2.1)))
 claim"""
 MATH = r"""# A heading with $\mu$
 
@@ -48,7 +49,14 @@ SHOWN = [
 ]
 CLAIMS = [
     {**CLAIM, "cell": "claim-claim-one"},
-    {**CLAIM, "id": "claim-two", "verdict": "FAIL", "statement": "An estimate of $\\|x\\|$ that fails & is < 1."},
+    {**CLAIM, "id": "claim-one-of-many", "cases": 24, "worst": True, "near_miss": CLAIM["control"]},
+    {
+        **CLAIM,
+        "id": "claim-two",
+        "chosen_on": "seeds 100 to 104",
+        "verdict": "FAIL",
+        "statement": "An estimate of $\\|x\\|$ that fails & is < 1.",
+    },
     {**CLAIM, "id": "claim-three", "verdict": "INCONCLUSIVE", "estimate": None, "interval": [None, None]},
 ]
 

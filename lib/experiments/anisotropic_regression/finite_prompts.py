@@ -12,7 +12,7 @@ from lib.notebook.comparison import Comparison
 from lib.notebook.figures import WIDTH
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.regression.best_heads import best_linear, best_softmax
 from lib.regression.head import BlockHead
@@ -107,7 +107,7 @@ def critical_dimension(*, dims: list[int], lengths: list[float], noise_std: floa
     table = pd.DataFrame(rows)
     last = table[(table["length"] == max(lengths)) & (table["dimension"] != CRITICAL_DIMENSION)]
     gaps = (last["slope"] - limit for limit in (last["exponent"], 1))
-    return Comparison(table, *(Estimate.worst(gap, target=0) for gap in gaps))
+    return Comparison(table, *(Intervals.exact(gap) for gap in gaps))
 
 
 def spectra(*, problem: InContextRegression, lengths: list[int], draws: int, seed: int) -> Comparison:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.regression.flow import Flow, gradient_flow
 from lib.regression.head import BlockHead
@@ -31,7 +31,7 @@ def optima(*, problems: dict[str, InContextRegression]) -> Comparison:
         rows.append(row | {"coupling": problem.coupling(star.A), "risk": problem.infinite_risk(*star)})
         wrong.append(problem.infinite_risk(np.eye(problem.dimension) / star.b, star.b))
     table = pd.DataFrame(rows)
-    return Comparison(table, Estimate.worst(table["risk"], target=0), Estimate.exact(min(wrong)))
+    return Comparison(table, Intervals.exact(table["risk"]), Estimate.exact(min(wrong)))
 
 
 def flows(
@@ -75,7 +75,7 @@ def flows(
     finite = gradient_flow(first, "softmax", first.balanced_init(finite_alpha), finite_time, length=finite_length)
     found = {"limit": ("distance", _from_optimum(first, unbalanced)), "conserved": ("imbalance", _change(finite))}
     parts = {
-        name: Comparison(table, Estimate.worst(table[column], target=0), Estimate.exact(control))
+        name: Comparison(table, Intervals.exact(table[column]), Estimate.exact(control))
         for name, (column, control) in found.items()
     }
     return Comparison(table, parts=parts)

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lib.experiments.anisotropic_regression.infinite_flow import learned
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Intervals
 from lib.regression.best_heads import best_linear, best_softmax
 from lib.regression.flow import Flow, gradient_flow
 from lib.regression.task import InContextRegression
@@ -59,11 +59,11 @@ def _over_best_risk(problem: InContextRegression, flows: dict[int, Flow]) -> Com
     best = risks({length: best_softmax(problem, length) for length in flows})
     star = risks(dict.fromkeys(flows, problem.optimum()))
     ends = np.array([flow.risk[-1] for flow in flows.values()])
-    return Comparison(measured=Estimate.worst(ends / best), control=Estimate.worst(star / best))
+    return Comparison(measured=Intervals.exact(ends / best), control=Intervals.exact(star / best))
 
 
 def _over_closed_form(problem: InContextRegression, flows: dict[int, Flow]) -> Comparison:
     ends = np.stack([learned(problem, *flow.end) for flow in flows.values()])
     closed = np.stack([learned(problem, *best_linear(problem, length)) for length in flows])
     without_labels = 1 / (1 + 1 / np.array(list(flows)))[:, None]
-    return Comparison(measured=Estimate.worst(ends / closed), control=Estimate.worst(ends / without_labels))
+    return Comparison(measured=Intervals.exact(ends / closed), control=Intervals.exact(ends / without_labels))

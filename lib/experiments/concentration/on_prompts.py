@@ -11,7 +11,7 @@ from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve, average, join
 from lib.prompts.errors import QUANTITIES, prompt_errors
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.tokens.covariances import covariance_matrix
 from lib.tokens.families import Gaussian, Rademacher
@@ -115,7 +115,7 @@ def sharp_constants(*, settings: Sequence[tuple], deviations: list[float], lengt
                 row = {"covariance": str(covariance), "dimension": dim, "s": s, "quantity": quantity}
                 rows.append(row | {"ratio": ratio, "control": ratio * np.exp(s**2)})
     table = pd.DataFrame(rows)
-    return Comparison(table, Estimate.worst(table["ratio"]), Estimate.exact(table["control"].min()))
+    return Comparison(table, Intervals.exact(table["ratio"]), Estimate.exact(table["control"].min()))
 
 
 def general_constant(*, dim: int, s: float, length: int, n_prompts: int, seed: int) -> Comparison:

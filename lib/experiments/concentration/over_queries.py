@@ -8,7 +8,7 @@ from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
 from lib.prompts.errors import prompt_errors
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.tokens.families import Gaussian
 
@@ -76,7 +76,7 @@ def rate_atlas(*, couplings: list[float], lengths: list[float]) -> Comparison:
     away = (table["coupling"] <= AWAY[0]) | (table["coupling"] >= AWAY[1])
     last = table[away & (table["length"] == max(lengths))]
     gaps = (last["slope"] - last[name] for name in ("exponent", "quenched"))
-    return Comparison(table, *(Estimate.worst(gap, target=0) for gap in gaps))
+    return Comparison(table, *(Intervals.exact(gap) for gap in gaps))
 
 
 def bound_shape(*, norm: float, sigmas: list[float], rates: list[float], lengths: list[float]) -> Comparison:

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lib.finite_prompt import softmax_functionals
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 
 LONGEST = 1e40
 FROZEN_UP_TO = 0.25  # the exponent x in L = e^{x s^2} up to which the frozen limit is judged
@@ -61,7 +61,7 @@ def freezing(*, deviations: list[float], exponents: list[float]) -> Comparison:
     table = pd.DataFrame(columns)
     cold = table[(table["s"] == max(deviations)) & (table["exponent"] <= FROZEN_UP_TO)]
     gaps = cold["inverse_participation"] - cold["frozen"], cold["inverse_participation"]
-    return Comparison(table, *(Estimate.worst(gap, target=0) for gap in gaps))
+    return Comparison(table, *(Intervals.exact(gap) for gap in gaps))
 
 
 def two_thresholds(table: pd.DataFrame) -> pd.DataFrame:

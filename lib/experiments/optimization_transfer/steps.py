@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
 from lib.regression.hessian import infinite_hessian, softmax_hessian, stable_step
@@ -57,7 +57,7 @@ def stable_steps(*, problems: dict[str, InContextRegression], lengths: list[int]
             rows.append(row)
     table = pd.DataFrame(rows)
     same, star = table["same head"] / table["exact"], table["(A*, b*)"] / table["exact"]
-    return Comparison(table, Estimate.worst(same, numerical_error=HESSIAN_ERROR), Estimate.worst(star))
+    return Comparison(table, Intervals.exact(same, numerical_error=HESSIAN_ERROR), Intervals.exact(star))
 
 
 def edge_of_stability(
@@ -93,9 +93,7 @@ def edge_of_stability(
         rows.append(row | {"risk / best": problem.risk_and_gradient("softmax", *mean, length)[0] / smallest})
     table = pd.DataFrame(rows)
     above, below = (table[side]["sharpness"] for side in (table["fraction"] > 0, table["fraction"] < 0))
-    return Comparison(
-        table, Estimate.worst(above, target=EDGE, numerical_error=EDGE_ERROR), Estimate.worst(below, target=EDGE)
-    )
+    return Comparison(table, Intervals.exact(above, numerical_error=EDGE_ERROR), Intervals.exact(below))
 
 
 def _last_two(problem: InContextRegression, length, rule: Rule, alpha: float, n_steps: int) -> list[np.ndarray]:

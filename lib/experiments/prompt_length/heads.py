@@ -10,7 +10,7 @@ from lib.finite_prompt import coupling, mean_output_drift, prompt_length_for, to
 from lib.finite_prompt.head_file import AttentionHeads
 from lib.finite_prompt.needed_length import query_numbers
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.tokens.covariances import sqrt_psd
 from lib.tokens.families import Gaussian
@@ -127,7 +127,7 @@ def rounding_at_needed_length(*, heads: AttentionHeads, tolerance: float, n_quer
         errors = rounding_errors(heads, number, length=length, n_queries=n_queries, seed=seed, precisions=COARSE)
         rows.append({"length": length} | {name: error / tolerance for name, error in errors.items()})
     table = pd.DataFrame(rows)
-    return Comparison(table, Estimate.worst(table["bfloat16"], target=0), Estimate.exact(table["float8"].min()))
+    return Comparison(table, Intervals.exact(table["bfloat16"]), Estimate.exact(table["float8"].min()))
 
 
 def chart(rounded: pd.DataFrame, most: int = 4) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from scipy.optimize import brentq, minimize_scalar
 from lib.finite_prompt.needed_length import best_score_deviation, deviation, length_for, length_law, query_numbers
 from lib.finite_prompt.smallest_length import smallest_length
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.tokens.covariances import covariance_matrix
 
@@ -55,7 +55,7 @@ def u_shape(*, deviations: Sequence[float], dimensions: Sequence[float], toleran
     table = pd.concat(tables, ignore_index=True)
     over_s = [rows for _, rows in table.groupby(["dimension", "tolerance"])]
     turns = ([turning_points(rows[name]) for rows in over_s] for name in ("length", "moment"))
-    return Comparison(table, *map(Estimate.worst, turns))
+    return Comparison(table, *map(Intervals.exact, turns))
 
 
 def turning_points(values: Sequence[float]) -> int:
@@ -88,10 +88,10 @@ def best_scores(*, dimensions: Sequence[float], tolerance: float) -> Comparison:
     table = pd.DataFrame(rows)
 
     score, length = table["s"] / table["predicted_s"], table["length"] / table["predicted_length"]
-    without = Estimate.worst(length * np.exp(table["predicted_s"] ** 2))
+    without = Intervals.exact(length * np.exp(table["predicted_s"] ** 2))
     parts = {
-        "score": Comparison(table, Estimate.worst(score, numerical_error=SEARCH_ERROR), Estimate.worst(table["s"])),
-        "length": Comparison(table, Estimate.worst(length), without),
+        "score": Comparison(table, Intervals.exact(score, numerical_error=SEARCH_ERROR), Intervals.exact(table["s"])),
+        "length": Comparison(table, Intervals.exact(length), without),
     }
     return Comparison(table, parts=parts)
 

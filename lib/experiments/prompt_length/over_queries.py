@@ -12,7 +12,7 @@ from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
 from lib.prompts.errors import prompt_errors
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.tokens.families import Gaussian
 
@@ -104,5 +104,5 @@ def halving(*, couplings: Sequence[float], length: float) -> Comparison:
         row = {"coupling": coupling, "tolerance": np.sqrt(error[0] / coupling), "growth": growth}
         rows.append(row | {"predicted": 2 / float(rate_exponent(coupling))})
     table = pd.DataFrame(rows)
-    measured = Estimate.worst(table["growth"] / table["predicted"], numerical_error=EXPONENT_ERROR)
-    return Comparison(table, measured, Estimate.worst(2 / table["predicted"]))
+    measured = Intervals.exact(table["growth"] / table["predicted"], numerical_error=EXPONENT_ERROR)
+    return Comparison(table, measured, Intervals.exact(2 / table["predicted"]))

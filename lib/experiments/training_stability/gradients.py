@@ -10,7 +10,7 @@ from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
 from lib.prompts.errors import prompt_errors
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.regression.flow import Flow
 from lib.regression.task import InContextRegression
@@ -85,7 +85,7 @@ def growth(*, problem: InContextRegression, flow: Flow, length: int, points: int
     at_optimum = error(problem.optimum().A)
     table = pd.DataFrame({"time": flow.time[chosen], "relative": [error(flow.A[k]) / at_optimum for k in chosen]})
     late, early = (table[side]["relative"] for side in (table["time"] >= settled, table["time"] < settled))
-    return Comparison(table, Estimate.worst(late), Estimate.exact(early.max()))
+    return Comparison(table, Intervals.exact(late), Estimate.exact(early.max()))
 
 
 def _token_covariance(problem: InContextRegression, seed: int) -> np.ndarray:

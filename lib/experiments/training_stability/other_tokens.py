@@ -8,7 +8,7 @@ import pandas as pd
 from lib.experiments.settings import UNIT_UNIFORM
 from lib.experiments.stochastic_training import over_seeds
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.regression.head_risk import held_out_risks
 from lib.regression.sgd import block_start, train
@@ -62,7 +62,7 @@ def other_tokens(
     table = pd.concat(tables, ignore_index=True)
     others = table[table["tokens"] != "Gaussian"].groupby(["tokens", "L"])["measured"]
     trained, untrained = _gain_from_length(others.last()), _gain_from_length(others.first())
-    return Comparison(table, Estimate.worst(trained, target=0), Estimate.exact(min(untrained)))
+    return Comparison(table, Intervals.exact(trained), Estimate.exact(min(untrained)))
 
 
 def _gain_from_length(risks: pd.Series) -> list[float]:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from lib.experiments.stochastic_training import over_seeds, relative
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.regression.best_heads import best_softmax
 from lib.regression.flow import gradient_flow
@@ -61,4 +61,4 @@ def parametrizations(
         linear = gradient_flow(problem, "linear", block, run.time[-1], **flow).risk
         tables.append(over_seeds(risks[0], exact).assign(start=name, time=run.time, best=best, linear=linear))
     table = pd.concat(tables, ignore_index=True)
-    return Comparison(table, relative(table), Estimate.worst(table["measured"] / table["linear"]))
+    return Comparison(table, relative(table), Intervals.exact(table["measured"] / table["linear"]))

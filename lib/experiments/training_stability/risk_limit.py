@@ -8,7 +8,7 @@ import pandas as pd
 from lib.experiments.settings import regression
 from lib.finite_prompt import local_slope
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.regression.best_heads import best_softmax
 from lib.regression.task import InContextRegression
 
@@ -47,7 +47,7 @@ def risk_limits(*, settings: dict[str, InContextRegression], lengths: Sequence[f
         tables.append(pd.DataFrame(columns))
     table = pd.concat(tables, ignore_index=True)
     last = table.dropna().groupby("setting").last()
-    return Comparison(table, Estimate.worst(last["slope"]), Estimate.exact(last.loc[SLOW, "slope at optimum"]))
+    return Comparison(table, Intervals.exact(last["slope"]), Estimate.exact(last.loc[SLOW, "slope at optimum"]))
 
 
 def lengths_for(
