@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate, Intervals
+from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.regression.flow import gradient_flow
 from lib.regression.head_risk import checkpoint_risks
@@ -40,14 +40,15 @@ def sgd_checkpoints(
         seed: root of the random draws.
 
     Returns:
-        Columns length, attention, time; measured (mean over the seeds of the risk), low, high (Student's 95 %
-        interval), exact, and the first three relative to it; other, the mean relative to the other attention's flow.
+        Columns length, attention, time; measured (mean over the seeds of the risk), low, high (Student's intervals,
+        which hold in all rows at once with 95 % confidence), exact, and the first three relative to it; other, the
+        mean relative to the other attention's flow.
         measured: softmax, over its exact risk at every checkpoint. control: over the flow of the other attention.
         One part: "both", the same of softmax and linear attention together.
 
     Cost: n_steps * seeds * batch * L * (d + 1) random numbers a length, see :func:`lib.regression.sgd.train`.
     """
-    tables = []
+    runs = []
     for length in lengths:
         start = problem.balanced_init(alpha)
         rngs = [stream(seed, "sgd", length, k) for k in range(seeds)]
@@ -58,28 +59,32 @@ def sgd_checkpoints(
             for kind in run.attention
         }
         for k, (kind, other) in enumerate(zip(run.attention, run.attention[::-1], strict=True)):
-            frame = over_seeds(risks[k], exact[kind])
-            frame = frame.assign(length=f"L = {length}", attention=kind, time=run.time)
-            tables.append(frame.assign(other=risks[k].mean(0) / exact[other]))
-    table = pd.concat(tables, ignore_index=True)
+            columns = {"length": f"L = {length}", "attention": kind, "time": run.time}
+            runs.append((risks[k], exact[kind], columns | {"other": risks[k].mean(0) / exact[other]}))
+    moving = sum(len(columns["time"]) - 1 for _, _, columns in runs)  # checkpoints after the start
+    table = pd.concat([over_seeds(*run, moving).assign(**columns) for *run, columns in runs], ignore_index=True)
     softmax = table[table["attention"] == "softmax"]
     both = Comparison(table, relative(table), Intervals.exact(table["other"]))
     return Comparison(table, relative(softmax), Intervals.exact(softmax["other"]), {"both": both})
 
 
-def over_seeds(risks: np.ndarray, exact: np.ndarray) -> pd.DataFrame:
-    """Means over the seeds with Student's 95 % intervals, at each checkpoint, also relative to the exact risk.
+def over_seeds(risks: np.ndarray, exact: np.ndarray, together: int | None = None) -> pd.DataFrame:
+    """Means over the seeds with Student's intervals at each checkpoint, also relative to the exact risk.
+
+    All intervals hold at once with 95 % confidence, see :meth:`lib.prompts.estimate.Intervals.of_means`.
 
     Args:
-        risks: shape (seeds, checkpoints).
+        risks: shape (seeds, checkpoints); of one seed there are no intervals.
         exact: shape (checkpoints,); NaN where there is none.
+        together: how many intervals hold at once, where that is not those of these checkpoints: more where several
+            tables are judged as one, 1 for intervals that hold one by one.
 
     Returns:
         Columns measured, low, high, exact; "measured / exact", "low / exact", "high / exact". Seeds that all agree, as
-        before the first step, are exact.
+        before the first step, are exact, and are not counted.
     """
-    means = [Estimate.of_mean(column) if np.ptp(column) else Estimate.exact(column[0]) for column in risks.T]
-    frame = pd.DataFrame([tuple(mean) for mean in means], columns=["measured", "low", "high"]).assign(exact=exact)
+    means = Intervals.of_means(risks, together=together)
+    frame = pd.DataFrame({"measured": means.values, "low": means.low, "high": means.high}).assign(exact=exact)
     return frame.assign(**{f"{x} / exact": frame[x] / frame["exact"] for x in ("measured", "low", "high")})
 
 

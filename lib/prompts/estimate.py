@@ -44,11 +44,13 @@ class Estimate:
 
     @classmethod
     def of_mean(cls, samples, confidence: float = 0.95) -> "Estimate":
-        """The mean of a few independent samples, with Student's interval."""
+        """The mean of a few independent samples, shape (n,), with Student's interval.
+
+        One sample has a mean and no interval, and none has neither.
+        """
         samples = np.asarray(samples, float)
-        width = stats.t(len(samples) - 1).ppf((1 + confidence) / 2) * samples.std(ddof=1) / math.sqrt(len(samples))
-        mean = float(samples.mean())
-        return cls(mean, float(mean - width), float(mean + width), len(samples))
+        mean, width = _student(samples[:, None], confidence)
+        return cls(float(mean[0]), float(mean[0] - width[0]), float(mean[0] + width[0]), len(samples))
 
     @classmethod
     def of_losses(cls, losses) -> "Estimate":
@@ -100,15 +102,38 @@ class Intervals:
         width = np.maximum(numerical_error, np.abs(values) * 1e-15)
         return cls(values, values - width, values + width)
 
+    @classmethod
+    def of_means(cls, samples, confidence: float = 0.95, together: int | None = None) -> "Intervals":
+        """Means of a few independent rows at n points, with Student's intervals that hold at all points at once.
+
+        By Bonferroni, however the points depend on each other: each interval errs with probability
+        (1 - confidence) / points, where points without any spread, as before a first step, are not counted.
+
+        Args:
+            samples: shape (rows, n), as risks by seed and checkpoint. Of one row there are no intervals.
+            confidence: of all intervals at once.
+            together: how many points hold at once, where that is not those given here: more where several tables are
+                judged together, 1 for intervals that hold one by one.
+        """
+        samples = np.asarray(samples, float)
+        points = together or max(1, int((samples != samples[:1]).any(0).sum()))
+        mean, width = _student(samples, 1 - (1 - confidence) / points)
+        width = np.where(width == 0, np.abs(mean) * 1e-15, width)
+        return cls(mean, mean - width, mean + width)
+
     def estimate(self, band: tuple[float, float]) -> Estimate:
         """All of them as one number to be judged: they are in the band where every interval is.
 
         The value is the one nearest to leaving the band and the interval the hull of all or, once one of them is
-        disjoint from the band, that one: what leaves the band anywhere has left it. Of nothing nothing is known.
+        disjoint from the band, that one: what leaves the band anywhere has left it. Of nothing nothing is known, and
+        where one has no interval there is none of all.
         """
         n = len(self.values)
         if n == 0 or not np.all(np.isfinite(self.values)):
             return replace(Estimate.unknown(), cases=n)
+        if np.isnan(self.low).any() or np.isnan(self.high).any():
+            k = int(np.argmax(np.maximum(self.values - band[1], band[0] - self.values)))
+            return Estimate(float(self.values[k]), math.nan, math.nan, n, worst=True)
         outside = np.maximum(self.low - band[1], band[0] - self.high)
         if outside.max() > 0:
             k = int(np.argmax(outside))
@@ -119,3 +144,12 @@ class Intervals:
     def intervals(self) -> "Intervals":
         """Itself, as :meth:`Estimate.intervals`."""
         return self
+
+
+def _student(samples: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    """Means over the first axis and the half-widths of Student's intervals; NaN where there is none."""
+    n = len(samples)
+    mean = samples.mean(0) if n else np.full(samples.shape[1:], math.nan)
+    if n < 2:
+        return mean, np.full(mean.shape, math.nan)
+    return mean, stats.t(n - 1).ppf((1 + confidence) / 2) * samples.std(0, ddof=1) / math.sqrt(n)

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from lib.prompts.estimate import Estimate
+from lib.notebook.claims import verdict_of
+from lib.prompts.estimate import Estimate, Intervals
 
 
 def test_losses_have_a_normal_interval():
@@ -30,3 +31,33 @@ def test_relative_to_a_number_all_three_are_divided():
 def test_the_unknown_has_no_number_and_is_judged_as_itself():
     assert all(math.isnan(x) for x in Estimate.unknown())
     assert tuple(Estimate(1, 0.9, 1.1).estimate((0, 1))) == (1, 0.9, 1.1)
+
+
+def test_means_at_several_points_share_the_error_among_them():
+    """Bonferroni: at each of n points Student's interval of confidence 1 - 0.05 / n."""
+    samples = np.random.default_rng(0).normal(size=(6, 3))
+    found = Intervals.of_means(samples)
+    for k in range(3):
+        one = Estimate.of_mean(samples[:, k], 1 - 0.05 / 3)
+        assert (found.values[k], found.low[k], found.high[k]) == pytest.approx(tuple(one))
+    alone, many = Intervals.of_means(samples, together=1), Intervals.of_means(samples, together=30)
+    assert alone.low[1] == pytest.approx(Estimate.of_mean(samples[:, 1]).low)
+    assert (many.low < found.low).all() and (many.high > found.high).all()
+
+
+def test_points_without_spread_are_exact_and_do_not_count():
+    samples = np.random.default_rng(0).normal(size=(4, 2))
+    with_start = Intervals.of_means(np.column_stack([np.full(4, 0.3), samples]))
+    assert with_start.high[0] - with_start.low[0] < 1e-15
+    np.testing.assert_allclose(with_start.low[1:], Intervals.of_means(samples).low)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_sample_has_no_interval():
+    one = Intervals.of_means([[0.5, 2.0]])
+    for found in (Estimate.of_mean([0.5]), one.estimate((0.4, 0.6)), Estimate.of_mean([])):
+        assert math.isnan(found.low) and math.isnan(found.high)
+        assert verdict_of(found, (-9, 9)) == "INCONCLUSIVE"
+    assert Estimate.of_mean([0.5]).value == 0.5
+    assert one.estimate((0.4, 0.6)).value == 2.0
+    assert Intervals.of_means(np.empty((3, 0))).estimate((0, 1)).cases == 0

@@ -44,7 +44,8 @@ def other_tokens(
         seed: root of the random draws.
 
     Returns:
-        Columns tokens, length ("L = 50"), L, time, measured (mean risk over the seeds), low, high (Student's 95 %).
+        Columns tokens, length ("L = 50"), L, time, measured (mean risk over the seeds), low, high (Student's
+        intervals, which hold at all checkpoints of a training at once with 95 % confidence).
         measured: of the tokens that are not Gaussian, the largest ratio of the risk at the longest prompt to that at
         the shortest, after training. control: the smallest such ratio before.
     """

@@ -43,9 +43,9 @@ def parametrizations(
         seed: root of the random draws.
 
     Returns:
-        Columns start ("(U, V)" or "(Q, K, V, O)"), time, measured (mean risk), low, high (Student's 95 % interval),
-        exact, and the first three relative to it; best, the risk of the best softmax head of the length; linear, that
-        of the flow of linear attention from the same block.
+        Columns start ("(U, V)" or "(Q, K, V, O)"), time, measured (mean risk), low, high (Student's intervals,
+        which hold in all rows at once with 95 % confidence), exact, and the first three relative to it; best, the risk
+        of the best softmax head of the length; linear, that of the flow of linear attention from the same block.
         measured: over the exact risk, at every checkpoint. control: the worst over the flow of linear attention.
     """
     block = problem.balanced_init(alpha)
@@ -59,6 +59,7 @@ def parametrizations(
         flow = {"length": length, "times": run.time}
         exact = gradient_flow(problem, "softmax", block, run.time[-1], factored="Q" in start, **flow).risk
         linear = gradient_flow(problem, "linear", block, run.time[-1], **flow).risk
-        tables.append(over_seeds(risks[0], exact).assign(start=name, time=run.time, best=best, linear=linear))
+        moving = 2 * (len(run.time) - 1)  # checkpoints after the start, of both parametrizations together
+        tables.append(over_seeds(risks[0], exact, moving).assign(start=name, time=run.time, best=best, linear=linear))
     table = pd.concat(tables, ignore_index=True)
     return Comparison(table, relative(table), Intervals.exact(table["measured"] / table["linear"]))

@@ -75,8 +75,8 @@ def random_starts(
 
     Returns:
         Columns reads ("y" or "x"), runs, head (a label), time, measured (mean risk over those runs), low, high
-        (Student's 95 % interval), exact (the best softmax risk of the length, or that of :func:`exchanged_risk`), the
-        first three relative to it, and best, the best softmax risk.
+        (Student's 95 % interval, each by itself), exact (the best softmax risk of the length, or that of
+        :func:`exchanged_risk`), the first three relative to it, and best, the best softmax risk.
         Two parts: "y", the runs that read out y over the best softmax head, control a tenth of the training; "x", the
         others over the best exchanged head, control over the best softmax head.
     """
@@ -92,7 +92,7 @@ def random_starts(
     tables = []
     for reads, chosen in (("y", ~reads_x), ("x", reads_x)):
         if chosen.any():
-            frame = over_seeds(risks[0][chosen], np.full(len(run.time), levels[reads]))
+            frame = over_seeds(risks[0][chosen], np.full(len(run.time), levels[reads]), together=1)
             label = f"reads {reads}: {chosen.sum()} of {starts}"
             tables.append(frame.assign(reads=reads, runs=chosen.sum(), head=label, time=run.time, best=best))
     table = pd.concat(tables, ignore_index=True)
