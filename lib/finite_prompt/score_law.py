@@ -176,8 +176,8 @@ class ScoreLaw:
             densities = np.stack([self.density(s, *form) for form in forms])
             contributions = np.einsum("jn,jnl,n->nl", densities, terms(s), ds)
             value = contributions.sum(0)
-            # What lies beyond s_end decays at least as fast as over the last panel.
-            beyond = np.abs(contributions[-NODES_PER_PANEL:]).sum(0) if s_end == largest_s else 0.0
+            last_two = np.abs(contributions[-2 * NODES_PER_PANEL :]).reshape(2, NODES_PER_PANEL, -1).sum(1)
+            beyond = _tail(*last_two) if s_end == largest_s else 0.0
             return value, beyond + 1e-11 * np.abs(value)  # the densities are good to 1e-12
 
         return settled(on_panels, (4, 8, 16, 32, 64), rtol)
@@ -198,6 +198,15 @@ def settled(evaluate: Callable[[int], tuple[np.ndarray, np.ndarray]], sizes: tup
         if np.all(error <= rtol * np.abs(value) / 4):
             break
     return Average(value, error)
+
+
+def _tail(before: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """A bound on all that follows the last two of equal panels: each next one is at least by their ratio smaller.
+
+    The law is log-concave in its tail, so that ratios fall. Infinite where the tail has not begun: nothing is known.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(last == 0, 0.0, np.where(last < before, last**2 / (before - last), np.inf))
 
 
 def _moments(variances: np.ndarray, forms: list[np.ndarray]) -> np.ndarray:

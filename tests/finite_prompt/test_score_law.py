@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lib.finite_prompt.score_law import ScoreLaw
+from lib.finite_prompt.score_law import ScoreLaw, settled
 
 
 @pytest.fixture
@@ -71,3 +71,30 @@ def test_tail_point_is_a_bound():
 def test_a_zero_matrix_has_no_law():
     with pytest.raises(ValueError, match="not zero"):
         ScoreLaw(np.zeros((3, 3)))
+
+
+def test_what_lies_beyond_the_table_is_in_the_numerical_error():
+    """The mass of a law that is cut off at s = 40, among quiet and among very loud scores: s / sqrt(coupling) ~ chi."""
+    for coupling in (30.0, 100.0, 400.0):
+        law = ScoreLaw(coupling * np.eye(3))
+        found = law.average(lambda s: np.ones((1, len(s), 1)), [()], log_smallest=-5, largest_s=40.0)
+        missing = stats.chi2(3).sf(40.0**2 / coupling)
+        assert abs(1 - found.value[0]) == pytest.approx(missing, rel=1e-6, abs=1e-10)
+        assert missing <= found.numerical_error[0] <= 4 * missing + 1e-9
+    loud = ScoreLaw(2000 * np.eye(3)).average(lambda s: np.ones((1, len(s), 1)), [()], log_smallest=-5, largest_s=40.0)
+    assert loud.numerical_error[0] == np.inf  # the table ends before the tail begins
+
+
+def test_a_quadrature_is_refined_until_it_settles():
+    """Rules with the error 1 / n^2: the first whose change is a quarter of what is asked for, with that change."""
+    asked = []
+
+    def rule(n):
+        asked.append(n)
+        return np.array([1 + n**-2.0]), np.array([1e-5])
+
+    found = settled(rule, (1, 2, 4, 8, 16, 32), rtol=0.2)
+    assert asked == [1, 2, 4, 8]
+    assert found.value[0] == 1 + 1 / 64
+    assert found.numerical_error[0] == pytest.approx(1 / 16 - 1 / 64 + 1e-5, rel=1e-12)
+    assert settled(rule, (1, 2), rtol=1e-9).numerical_error[0] > 0.7  # and it says where it did not
