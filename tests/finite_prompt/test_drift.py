@@ -100,3 +100,21 @@ def test_bad_input(head):
         output_drift(*head, 5, 9, "sliding")
     with pytest.raises(ValueError, match="whole"):
         weight_drift(1.0, 5.5, 9)
+
+
+@pytest.mark.parametrize("s", [0.5, 1.5, 3.0])
+def test_the_first_of_several_tokens(s):
+    """E[(g_1 - s)(ghat_2 - s)] = 1 / L2 + s^2 eta: by symmetry and parts, since sum_i d ghat / d g_i = 1."""
+    for length in (2, 5, 100):
+        eta = float(softmax_functionals(s, length).inverse_participation)
+        assert nested_moments(s, 1, length)[0] == pytest.approx(1 / length + s**2 * eta, rel=1e-10)
+
+
+def test_two_fresh_tokens_are_independent_normal_numbers():
+    """Of one token each, ghat is the token's own g: E(g_1 - g_2)^2 = 2, whatever the scores."""
+    np.testing.assert_allclose(weight_drift(1.7, 1, 1, "fresh"), (2, 2), rtol=1e-12)
+
+
+def test_the_bound_is_reached_on_opposite_sides_of_the_limit():
+    """Distances 1 and 2 from it, 3 from each other: nothing smaller holds however two prompts depend."""
+    assert drift_bound(1.0, 4.0) == pytest.approx(9.0, rel=1e-14)

@@ -189,3 +189,10 @@ def test_shapes_that_do_not_fit_are_named(head, name, bad):
     arguments = dict(zip(("covariance", "query", "U", "V"), head, strict=True)) | {name: bad}
     with pytest.raises(ValueError, match=f"{name} does not fit tokens of dimension 5"):
         output_error(**arguments, length=10)
+
+
+def test_the_exact_sampler_draws_from_its_generator(head):
+    covariance, z, U, V = head
+    once, again, other = (sample_outputs(covariance, z, U, V, 20, 5, np.random.default_rng(k)) for k in (0, 0, 1))
+    np.testing.assert_array_equal(once, again)
+    assert np.all(once != other) and len(np.unique(once[:, 0])) == 5

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from lib.finite_prompt.head_file import heads_from_arrays, load_heads
+from lib.finite_prompt.head_file import example_heads, heads_from_arrays, load_heads
 from lib.notebook.parameter_types import HeadFile
 
 D, E, H = 7, 3, 2
@@ -120,3 +120,11 @@ def test_the_parameter_type_reads_the_file_beside_the_parameters(save):
     save(**LAYER | {"Gamma": -GAMMA})
     with pytest.raises(ValidationError, match=r"head\.npz: Gamma of shape"):
         adapter.validate_python("head.npz", context={"base": path.parent})
+
+
+def test_the_example_layer_has_its_gains_and_its_seed():
+    quiet, loud = example_heads(3, dim=8, gains=(0.5, 2.0)), example_heads(3, dim=8, gains=(1.0, 1.0))
+    np.testing.assert_allclose(quiet.U, loud.U * np.array([0.5, 2.0])[:, None, None], rtol=1e-14)
+    np.testing.assert_array_equal(quiet.V, loud.V)
+    assert quiet.U.shape == (2, 8, 8) and np.linalg.matrix_rank(quiet.U[0]) == 2
+    assert np.all(example_heads(4, dim=8).U != example_heads(3, dim=8).U)

@@ -7,6 +7,7 @@ import pytest
 from statistics_checks import assert_mean
 
 from lib.finite_prompt import (
+    Average,
     coupling,
     mean_output_error,
     mean_sharp_constant,
@@ -227,3 +228,24 @@ def test_a_value_matrix_across_the_scores_has_no_relative_deviation():
     U, V = np.diag([1.0, 0, 0]), np.diag([0, 1.0, 1.0])
     with pytest.raises(ValueError, match="V Gamma U z is zero"):
         prompt_length_for(np.eye(3), np.eye(3), U, V, 0.1)
+
+
+def test_the_lower_bound_of_loud_scores_is_sharp_within_a_factor(head):
+    """At coupling 60 and 1000 tokens it is between a tenth and all of the deviation over queries."""
+    _, _, U, V, _ = head
+    U = U * np.sqrt(60 / coupling(EYE, EYE, U))
+    exact = tolerance_reached(EYE, EYE, U, V, 1000) ** 2
+    assert exact / 10 < _at_least(EYE, EYE, U, V, 1000) < exact
+
+
+def test_over_queries_the_error_is_rounded_up(head, monkeypatch):
+    """A length that is handed out is enough: the numerical error counts against it."""
+    covariance, query_covariance, U, V, _ = head
+    exact = tolerance_reached(covariance, query_covariance, U, V, 100)
+
+    def uncertain(*arguments, **options):
+        found = mean_output_error(*arguments, **options)
+        return Average(found.value, 0.21 * found.value)
+
+    monkeypatch.setattr("lib.finite_prompt.needed_length.mean_output_error", uncertain)
+    assert tolerance_reached(covariance, query_covariance, U, V, 100) == pytest.approx(1.1 * exact, rel=1e-6)
