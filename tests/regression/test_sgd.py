@@ -2,13 +2,24 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from statistics_checks import assert_mean
 
 from lib.regression.flow import gradient_flow
 from lib.regression.head_risk import checkpoint_risks, head_risks, held_out_risks
 from lib.regression.hessian import infinite_hessian, stable_step
 from lib.regression.predictors import softmax_head
-from lib.regression.sgd import TrainingDiverged, block_start, default_start, factored_start, full_start, train
+from lib.regression.sgd import (
+    TrainingDiverged,
+    _parameters,
+    _Prompts,
+    block_start,
+    default_start,
+    factored_start,
+    full_start,
+    train,
+)
 from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
 from lib.tokens.families import Rademacher
@@ -176,3 +187,79 @@ def test_bad_input():
         run(measure=Rademacher(4))
     with pytest.raises(ValueError, match="give rng"):
         checkpoint_risks(PROBLEM, run(full_start(START), n_steps=1))
+
+
+SHIFTED = InContextRegression(covariance_matrix("toeplitz(0.5)", 3), 0.7, 1.5, np.diag([2.0, 1.0, 0.3]))
+
+
+def drawn(problem=PROBLEM, length=12, batch=16, attention=("softmax",), n_seeds=3, seed=0, head=START):
+    """The prompts that a training draws, and its parameters, before any step."""
+    prompts = _Prompts(problem, length, batch, attention, generators(n_seeds, seed), None)
+    return prompts, _parameters(problem, block_start(head), attention, n_seeds)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linear"])
+def test_the_loss_of_raw_prompts_is_the_exact_risk_on_average(kind):
+    """25,600 prompts of three tokens, with noise, a task variance and other queries; a false alarm in 1e6."""
+    head = SHIFTED.optimum()
+    prompts, start = drawn(SHIFTED, 3, 64, (kind,), n_seeds=400, head=head)
+    losses = prompts.losses(*start.effective()).detach().numpy()[0]
+    assert_mean(losses, SHIFTED.risk_and_gradient(kind, *head, 3)[0])
+    for problem, length in ((SHIFTED, 2), (PROBLEM, 3)):
+        with pytest.raises(AssertionError):
+            assert_mean(losses, problem.risk_and_gradient(kind, *head, length)[0])
+
+
+def test_a_step_is_the_step_size_times_the_gradient_of_its_own_batch():
+    trained = run(n_seeds=3, n_steps=1, step_size=0.3, attention=("softmax",), n_checkpoints=1)
+    prompts, start = drawn()
+    gradients = torch.autograd.grad(prompts.losses(*start.effective()).sum(), [start.A, start.b])
+    for name, gradient in zip("Ab", gradients, strict=True):
+        taken = np.diff(trained.parameters[name], axis=2)[:, :, 0]
+        np.testing.assert_allclose(taken, -0.3 * gradient.numpy(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("memory", [2**20, 300])
+def test_every_seed_and_step_draws_its_own_tokens(monkeypatch, memory):
+    """With a score of zero softmax averages the tokens: no two seeds, steps or roots may share such a mean."""
+    monkeypatch.setattr("lib.regression.sgd.NUMBERS_IN_MEMORY", memory)
+    zero = torch.zeros(1, 3, 16, 4, dtype=torch.float64)
+    means = []
+    for root in (0, 1):
+        prompts, _ = drawn(seed=root)
+        for _ in range(2):
+            parts = [prompts._reduce(zero[:, k : k + prompts.group], k)[0] for k in range(0, 3, prompts.group)]
+            means.append(torch.cat(parts, 1).numpy()[0])
+    means = np.concatenate(means).reshape(-1, 16 * 4)
+    assert len(np.unique(means.round(9))) == means.size
+    assert np.abs(np.corrcoef(means) - np.eye(len(means))).max() < 6 / np.sqrt(means.shape[1])
+    assert 12 * means.var() == pytest.approx(1, abs=0.25)  # 768 of variance 1 / L: five standard errors
+
+
+def test_the_tasks_and_queries_of_a_batch():
+    """In dimension 1 and for queries +1 or -1 a head of zero has the loss w^2 / 2: a mean over the batch, each its own.
+
+    400 seeds: the deviation of their losses is within 20 %, six standard errors, of sqrt(1 / 2) / sqrt(batch).
+    """
+    problem = InContextRegression(np.eye(1), 0.3)
+    prompts = _Prompts(problem, 4, 16, ("softmax",), generators(400), Rademacher(1))
+    zero = torch.zeros(1, 400, 2, 1, dtype=torch.float64), torch.zeros(1, 400, 2, dtype=torch.float64)
+    losses = prompts.losses(*zero).numpy()[0]
+    assert_mean(losses, 0.5)
+    assert losses.std() == pytest.approx(np.sqrt(0.5 / 16), rel=0.2)
+    assert len(np.unique(losses.round(12))) == 400
+
+
+def test_the_default_start_is_that_of_linear_layers():
+    """Uniform on +- 1 / sqrt(D), by a Kolmogorov-Smirnov test of 4096 entries; a false alarm in 1e6."""
+    starts = [default_start(3, np.random.default_rng(k)) for k in range(64)]
+    entries = np.array([start[name] for start in starts for name in "QKVO"]).ravel()
+    assert stats.kstest(2 * entries, stats.uniform(-1, 2).cdf).pvalue > 1e-6
+    assert len(np.unique(entries)) == len(entries)
+
+
+def test_a_loss_that_is_not_a_number_is_a_divergence():
+    with pytest.raises(TrainingDiverged, match=r"diverged at step 0 .*; try (\S+)") as caught:
+        run({"A": np.full((3, 3), np.nan), "b": 1.0})
+    stable = stable_step(infinite_hessian(PROBLEM, PROBLEM.optimum()))
+    assert str(caught.value).endswith(f"try {stable / 10:.2g}")

@@ -306,3 +306,18 @@ def test_bad_heads_and_lengths():
         problem.risk_and_gradient("hard", np.eye(2), 1.0, 10)
     with pytest.raises(ValueError, match="needs one prompt length"):
         problem.risk_and_gradient("softmax", np.eye(2), 1.0)
+
+
+def test_moment_attention_at_a_small_readout():
+    """dR/db = -(1 - 1/L) tr(Sigma A Sigma_q) at b = 0, from E sum w_i y_i (w . x_q)."""
+    problem, A, _ = general(5)
+    slope = -problem.task_variance * np.trace(problem.covariance @ A @ problem.query_covariance)
+    for length in (1, 2, 7):
+        ahead, behind = (problem.moment_risk(A, b, length) for b in (0.1, -0.1))
+        assert (ahead - behind) / 0.2 == pytest.approx((1 - 1 / length) * slope, rel=1e-10, abs=1e-12)
+
+
+def test_queries_of_another_law():
+    problem, *_ = general(5)
+    query = problem.sample(500, 1, np.random.default_rng(1), Rademacher(5)).query
+    np.testing.assert_allclose(np.abs(query @ np.linalg.inv(problem.query_root)), 1, atol=1e-9)
