@@ -22,6 +22,7 @@ that use it. A fault that they let pass may still be caught by a claim of a quic
 import argparse
 import ast
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -37,6 +38,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/mutants/README.md"
 LEFT_OUT = ".*", "__pycache__", "outputs", "*.egg-info"  # of the copies
+PRINTED = "printed.txt"
+FORKS = multiprocessing.get_context("forkserver")
+LARGE = "pytest", "hypothesis", "numpy", "scipy.stats", "scipy.optimize", "pandas", "torch"  # imported once for all
 SURVIVES, NOT_RUN = "**survives**", "not run"
 
 
@@ -134,22 +138,38 @@ def notebooks_of(module: str) -> list[str]:
     return [path.name[:2] for path in sorted(ROOT.glob("notebooks/*.ipynb")) if module in reached(path)]
 
 
-def run(folder: Path, limit: float, *arguments: str) -> tuple[int | None, str]:
-    """Run Python there on the library there. The exit code, None for a hang, and what was printed."""
-    line = [sys.executable, "-B", *arguments]  # bytecode would outlive the source that it was made from
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(line, cwd=folder, env=environment, start_new_session=True, **pipes) as process:
-        try:
-            printed, _ = process.communicate(timeout=limit)
-            return process.returncode, printed
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None, ""
+def run_tests(folder: Path, limit: float, tests: tuple[str, ...]) -> tuple[int | None, str]:
+    """Run tests there on the library there, until the first that fails. The exit code, None for a hang; the output."""
+    process = FORKS.Process(target=_pytest, args=(folder, ["-x", *tests]))
+    process.start()
+    process.join(limit)
+    if process.exitcode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        return None, ""
+    return process.exitcode, (folder / PRINTED).read_text(encoding="utf-8")
 
 
-def pytest(folder: Path, limit: float, *arguments: str) -> tuple[int | None, str]:
-    return run(folder, limit, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments)
+def _pytest(folder: Path, arguments: list[str]) -> None:
+    """Pytest in a process of its own, which has the large packages already but nothing of the library."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True  # it would outlive the source that it was made from
+    with open(PRINTED, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    import pytest
+
+    sys.exit(int(pytest.main(["-q", "-p", "no:cacheprovider", *arguments])))
+
+
+def claims_stand(folder: Path, number: str, limit: float) -> bool:
+    """Whether a quick notebook runs there and none of its claims fails."""
+    line = [sys.executable, "-B", "run_all.py", "--preset", "quick", "--only", number, "--jobs", "1"]
+    options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(folder)}, "capture_output": True}
+    return subprocess.run([*line, "--timeout", f"{limit:.0f}"], **options, check=False).returncode == 0
 
 
 def caught_by(fault: Fault, snapshot: Path, limit: float, notebooks: bool) -> str:
@@ -157,15 +177,14 @@ def caught_by(fault: Fault, snapshot: Path, limit: float, notebooks: bool) -> st
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(shutil.copytree(snapshot, Path(name) / "copy"))
         (folder / f"lib/{fault.module}.py").write_text(fault.planted(snapshot), encoding="utf-8")
-        code, printed = pytest(folder, limit, "-x", *suite_of(fault.module))
+        code, printed = run_tests(folder, limit, suite_of(fault.module))
         if code is None:
             return f"a hang beyond {limit:g} s"
         if code:
             failed = re.search(r"^(?:FAILED|ERROR) tests/(\S+?)(?:\[.*)?(?: - .*)?$", printed, flags=re.MULTILINE)
             return f"`{failed[1]}`" if failed else f"an error at import ({code})"
         for number in notebooks_of(fault.module) if notebooks else ():
-            code, _ = run(folder, 5 * limit, "run_all.py", "--preset", "quick", "--only", number, "--jobs", "1")
-            if code != 0:
+            if not claims_stand(folder, number, 5 * limit):
                 return f"notebook {number}"
     return SURVIVES
 
@@ -217,6 +236,9 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=180, metavar="S", help="seconds for the tests of a fault (180)")
     parser.add_argument("--notebooks", action="store_true", help="show survivors to the quick notebooks that use them")
     options = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+    FORKS.set_forkserver_preload(list(LARGE))
     caught = known()
     chosen = [fault for fault in faults() if fault.module.startswith(tuple(options.only))]
     if options.missed:
@@ -224,7 +246,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as name, ThreadPoolExecutor(options.jobs) as pool:
         snapshot = Path(shutil.copytree(ROOT, Path(name) / "copy", ignore=shutil.ignore_patterns(*LEFT_OUT)))
         files = sorted({test for fault in chosen for test in suite_of(fault.module)})
-        code, printed = pytest(snapshot, 3600, "-n", str(options.jobs), "--dist", "loadfile", *files)
+        code, printed = run_tests(snapshot, 3600, ("-n", str(options.jobs), "--dist", "loadfile", *files))
         if code:
             print(printed, "The tests fail without any fault.", sep="\n", file=sys.stderr)
             return 1
