@@ -1,10 +1,13 @@
 """The best heads and ridge regression: stationarity, optimality, closed forms and prompts."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from statistics_checks import assert_mean
 
 from lib.regression.best_heads import best_linear, best_softmax
+from lib.regression.head import BlockHead
 from lib.regression.predictors import linear_head, ridge, ridge_risk, risks_on_prompts, softmax_head
 from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
@@ -140,3 +143,26 @@ def test_the_checker_can_fail():
     assert_mean(losses, 1.5)
     with pytest.raises(AssertionError):
         assert_mean(losses, 1.9)
+
+
+def test_the_default_penalty_is_bayes():
+    problem = InContextRegression(TOEPLITZ, 0.4, 1.7)
+    found = [ridge_risk(problem, 12, 50, np.random.default_rng(0), penalty) for penalty in (None, 0.16 / 1.7)]
+    assert found[0] == found[1]
+
+
+def test_a_softmax_head_scores_tokens_by_the_image_of_the_query():
+    rng = np.random.default_rng(2)
+    A, tokens, query = rng.normal(size=(3, 3)), rng.normal(size=(1, 6, 4)), rng.normal(size=(1, 3))
+    weights = np.exp(tokens[0, :, :3] @ (A @ query[0]))
+    expected = 1.3 * (weights @ tokens[0, :, 3]) / weights.sum()
+    assert softmax_head(A, 1.3)(tokens, query)[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_search_starts_where_it_is_told_and_says_when_it_failed(monkeypatch):
+    problem = InContextRegression(TOEPLITZ, 0.4)
+    np.testing.assert_array_equal(best_softmax(problem, 1, BlockHead(0.7 * np.eye(5), 2.0)).A, 0.7 * np.eye(5))
+    astray = SimpleNamespace(x=np.ones(6))
+    monkeypatch.setattr("lib.regression.best_heads.root", lambda *arguments, **options: astray)
+    with pytest.raises(RuntimeError, match="no stationary head was found at prompt length 20"):
+        best_softmax(problem, 20)

@@ -8,6 +8,7 @@ from lib.regression.best_heads import best_linear, best_softmax
 from lib.regression.coordinates import HeadCoordinates, common_eigenbasis
 from lib.regression.flow import gradient_flow
 from lib.regression.head import BlockHead
+from lib.regression.sgd import factored_start
 from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
 
@@ -169,3 +170,18 @@ def test_bad_input():
         gradient_flow(ISOTROPIC, "softmax", start, 1.0)
     with pytest.raises(ValueError, match="whole and at least 1"):
         gradient_flow(ISOTROPIC, "softmax", start, 1.0, length=0)
+
+
+def test_the_flow_through_factors_is_the_chain_rule():
+    """A tiny step of Q, K, V, O down the risk moves A = K'Q / sqrt(d + 1) and b = O V as the flow says: no symmetry."""
+    problem = InContextRegression(covariance_matrix("toeplitz(0.5)", 3), 0.3, 1.3)
+    head, tiny = BlockHead(np.array([[0.5, 0.2, 0.0], [-0.3, 0.4, 0.1], [0.1, 0.0, 0.2]]), 1.2), 1e-5
+    start = {name: value[..., :3] if name == "Q" else value for name, value in factored_start(head).items()}
+    K, Q, o, v = start["K"], start["Q"], start["O"][-1, -1], start["V"][-1, -1]
+    gradient = problem.risk_and_gradient("infinite", *head)[1]
+    in_U = np.pad(gradient.A, ((0, 1), (0, 0)))
+    K, Q = K - tiny * Q @ in_U.T / 2, Q - tiny * K @ in_U / 2
+    o, v = o - tiny * v * gradient.b, v - tiny * o * gradient.b
+    moved = gradient_flow(problem, "infinite", head, tiny, times=[tiny], factored=True).end
+    np.testing.assert_allclose(((K.T @ Q)[:3] / 2 - head.A) / tiny, (moved.A - head.A) / tiny, rtol=1e-3, atol=1e-4)
+    assert (o * v - head.b) / tiny == pytest.approx((moved.b - head.b) / tiny, rel=1e-3)

@@ -36,3 +36,8 @@ def test_the_infinite_hessian_against_finite_differences_of_the_gradient():
 
     numeric = np.stack([(gradient(point + step * e) - gradient(point - step * e)) / (2 * step) for e in np.eye(10)])
     np.testing.assert_allclose(infinite_hessian(PROBLEM, BlockHead.from_flat(point)), numeric, atol=1e-7)
+
+
+def test_the_hessian_from_differences_is_symmetric_to_the_last_digit():
+    hessian = softmax_hessian(PROBLEM, GENERAL, 20)
+    np.testing.assert_array_equal(hessian, hessian.T)

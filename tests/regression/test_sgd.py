@@ -7,6 +7,7 @@ from scipy import stats
 from statistics_checks import assert_mean
 
 from lib.regression.flow import gradient_flow
+from lib.regression.head import BlockHead
 from lib.regression.head_risk import checkpoint_risks, head_risks, held_out_risks
 from lib.regression.hessian import infinite_hessian, stable_step
 from lib.regression.predictors import softmax_head
@@ -263,3 +264,19 @@ def test_a_loss_that_is_not_a_number_is_a_divergence():
         run({"A": np.full((3, 3), np.nan), "b": 1.0})
     stable = stable_step(infinite_hessian(PROBLEM, PROBLEM.optimum()))
     assert str(caught.value).endswith(f"try {stable / 10:.2g}")
+
+
+def test_factors_of_a_head_without_symmetry():
+    A = np.array([[0.5, 0.2, 0.0], [-0.3, 0.4, 0.1], [0.1, 0.0, 0.2]])
+    start = factored_start(BlockHead(A, 0.7))
+    np.testing.assert_allclose(start["K"].T @ start["Q"] / 2, np.pad(A, (0, 1)), atol=1e-14)
+    np.testing.assert_allclose(start["Q"] @ start["Q"].T, start["K"] @ start["K"].T, atol=1e-14)  # balanced
+
+
+def test_the_measure_is_that_of_x_and_the_noise_stays_normal():
+    """Linear attention's covariance of white tokens: exactly 1 for signs, and not so for the noise."""
+    prompts = _Prompts(PROBLEM, 12, 5, ("linear",), generators(2), Rademacher(3))
+    covariance = prompts._reduce(torch.zeros(1, 2, 5, 4, dtype=torch.float64), 0)[1].numpy()
+    variances = np.diagonal(covariance, axis1=-2, axis2=-1)
+    np.testing.assert_allclose(variances[..., :3], 1, rtol=1e-12)
+    assert np.all(np.abs(variances[..., 3] - 1) > 1e-4)

@@ -6,6 +6,7 @@ import pytest
 from lib.regression import step_rules
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
+from lib.regression.hessian import infinite_hessian, softmax_hessian
 from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
 
@@ -49,3 +50,54 @@ def test_a_preconditioned_step_is_no_longer_than_allowed():
     point = GENERAL.flat()
     step = step_rules.preconditioned(PROBLEM, 100, largest_change=0.1)(point, 100 * np.ones(10))
     assert np.linalg.norm(step) == pytest.approx(0.1 * np.linalg.norm(point))
+
+
+def test_adam_takes_its_second_step_with_the_usual_decays():
+    rule, gradient = step_rules.adam(0.3), np.array([1.0, -2.0])
+    rule(gradient, gradient)
+    first, second = (0.09 + 0.1 * 3) / (1 - 0.9**2), (0.999e-3 + 1e-3 * 9) / (1 - 0.999**2)
+    step = 0.3 * first / np.sqrt(second)
+    np.testing.assert_allclose(rule(gradient, 3 * gradient), [-step, step], rtol=1e-6)
+
+
+def test_the_schedule_follows_the_curvature_of_the_limit_at_the_current_head():
+    point, gradient = GENERAL.flat(), np.arange(10.0)
+    largest = np.linalg.eigvalsh(infinite_hessian(PROBLEM, GENERAL))[-1]
+    np.testing.assert_allclose(step_rules.schedule(PROBLEM)(point, gradient), -1.5 / largest * gradient)
+    np.testing.assert_allclose(step_rules.schedule(PROBLEM, 0.7)(point, gradient), -0.7 / largest * gradient)
+
+
+def test_the_smallest_curvature_is_that_of_the_best_head_along_the_valley():
+    """At the best head of the length itself: next to it the gradient, of order 1/L, bends the valley away."""
+    length = 1e5
+    best = best_softmax(PROBLEM, length)
+    largest, smallest = step_rules.curvatures(PROBLEM, length, step_rules.long_prompt(PROBLEM))
+    hessian, f = softmax_hessian(PROBLEM, best, length), np.append(-best.A, best.b)
+    assert smallest == pytest.approx(f @ hessian @ f / (f @ f), rel=0.1)
+    assert largest == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-2)
+
+
+def test_constant_step_and_momentum_are_optimal_at_both_ends_of_the_spectrum():
+    """The step shrinks both ends alike; heavy ball has a double root x^2 - (1 + decay - step h) x + decay at both."""
+    limit = step_rules.long_prompt(PROBLEM)
+    ends = np.array(step_rules.curvatures(PROBLEM, 200, limit))
+    shrunk = 1 - step_rules.optimal_constant_step(PROBLEM, 200, limit) * ends
+    assert shrunk.sum() == pytest.approx(0, abs=1e-12) and 0 < shrunk[1] < 1
+    rule, one = step_rules.closed_form_momentum(PROBLEM, 200, limit), np.ones(1)
+    step, decay = (float(-rule(one, gradient)[0]) for gradient in (one, 0 * one))
+    decay /= step
+    assert 0 < decay < 1
+    np.testing.assert_allclose((1 + decay - step * ends) ** 2, 4 * decay, rtol=1e-9)
+
+
+def test_the_preconditioner_is_the_hessian_of_long_prompts_in_the_valley():
+    """There Gauss-Newton is exact: P = Hessian of the limit + the smallest curvature along the valley."""
+    limit = step_rules.long_prompt(PROBLEM)
+    f = np.append(-limit.head.A, limit.head.b)
+    smallest = step_rules.curvatures(PROBLEM, 200, limit)[1]
+    P = infinite_hessian(PROBLEM, limit.head) + smallest * np.outer(f, f) / (f @ f)
+    rule = step_rules.preconditioned(PROBLEM, 200, limit, largest_change=np.inf)
+    v = np.random.default_rng(0).normal(size=10)
+    np.testing.assert_allclose(rule(limit.head.flat(), P @ v), -v, rtol=1e-8)
+    limited = step_rules.preconditioned(PROBLEM, 200, limit)(limit.head.flat(), 1e3 * P @ v)
+    assert np.linalg.norm(limited) == pytest.approx(0.2 * limit.head.norm())

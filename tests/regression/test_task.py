@@ -321,3 +321,28 @@ def test_queries_of_another_law():
     problem, *_ = general(5)
     query = problem.sample(500, 1, np.random.default_rng(1), Rademacher(5)).query
     np.testing.assert_allclose(np.abs(query @ np.linalg.inv(problem.query_root)), 1, atol=1e-9)
+
+
+def test_the_numerical_error_covers_what_lies_beyond_the_table():
+    """Two tokens in dimension 1, where eta and zeta are integrals of tanh(s u / sqrt(2)), u normal, however loud."""
+    S, noise, b = 1.3, 0.5, 1.2
+    u, step = np.linspace(-9, 9, 1201, retstep=True)
+    mass = np.exp(-(u**2) / 2) * step / np.sqrt(2 * np.pi)
+    for a in (12.0, 30.0):
+        x = np.sqrt(S) * u
+        s = np.maximum(a * np.sqrt(S) * np.abs(x), 1e-9)[:, None]
+        tanh = np.tanh(s * u / np.sqrt(2))
+        eta, zeta = 0.5 + tanh**2 @ mass / 2, 0.5 + (tanh * u / np.sqrt(2) - s) ** 2 @ mass
+        W = (zeta - eta) / s[:, 0] ** 2 - 2 * eta
+        twice = (b * S * a - 1) ** 2 * S + mass @ (b**2 * (S + noise**2) * eta + (b * S * a * x) ** 2 * W)
+        exact = (twice + 2 * b * S * a * mass @ (eta * x**2)) / 2
+        found = InContextRegression([[S]], noise).softmax_risk([[a]], b, 2)
+        missing = abs(found.value - exact)
+        assert found.numerical_error / 30 < missing < found.numerical_error
+
+
+def test_the_long_prompt_constant_is_infinite_from_coupling_one_half_on():
+    problem, A, b = general(5)
+    A = A / np.sqrt(problem.coupling(A))
+    assert np.isfinite(problem.long_prompt_constant(np.sqrt(0.49) * A, b))
+    assert problem.long_prompt_constant(np.sqrt(0.51) * A, b) == np.inf
