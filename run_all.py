@@ -2,19 +2,21 @@
 """Execute the notebooks of this collection under supervision, record what came out, and say whether it still holds."""
 
 import argparse
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # the lib beside this file, whatever is installed
+
 try:
-    from lib.notebook.files import read_json
     from lib.notebook.parameters import suggest
-    from lib.runner import compare, execute, files, params, report, session
+    from lib.runner import compare, execute, files, params, report, session, terminal
 except ImportError as error:
     print(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`", file=sys.stderr)
     sys.exit(2)
 
-ROOT = Path(__file__).resolve().parent
 EPILOG = """\
 A parameter has the value of the last of these that names it: the notebook's default, the preset's file, --params,
 --set. A file name in a value (.npy, .npz) is relative to the parameters file. RUN is a folder, or its name in DIR.
@@ -82,11 +84,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="compare with RUN at the end (`reference`: the accepted one); two RUNs: compare those, run nothing",
     )
-    instead = top.add_argument_group("instead of running").add_mutually_exclusive_group()
+    others = top.add_argument_group("instead of running")
+    instead = others.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="the notebooks and how long each takes")
     instead.add_argument("--check", action="store_true", help="check notebooks and parameters")
     instead.add_argument("--describe", metavar="NN", help="the parameters of a notebook: types, defaults, help")
-    instead.add_argument("--accept", metavar="RUN", help="make RUN the reference")
+    instead.add_argument(
+        "--accept", metavar="RUN", help="make RUN, a paper run in which every claim stands, the reference"
+    )
+    others.add_argument("--force", action="store_true", help="with --accept: whatever RUN is, as long as it is ok")
     return top
 
 
@@ -99,7 +105,7 @@ def _count(text: str) -> int:
 def accept(args: argparse.Namespace) -> int:
     """Make a run the reference."""
     run = files.find(args.accept, args.output_root)
-    session.accept(run, [path.stem for path in params.select(ROOT)], args.output_root / "reference")
+    session.accept(run, [path.stem for path in params.select(ROOT)], args.output_root / "reference", args.force)
     print(f"{run.name} is now the reference")
     return 0
 
@@ -149,7 +155,7 @@ def planned(args: argparse.Namespace, only: list[str]) -> tuple[str, list[params
     if not args.resume:
         preset = args.preset or "paper"
         return preset, params.plan(ROOT, preset, only, args.params, args.set)
-    before = read_json(args.resume / "run.json")
+    before = files.record(args.resume)
     recorded = {
         name: params.Source(f"{args.resume.name}/run.json", entry["overrides"], args.resume / name)
         for name, entry in before["notebooks"].items()
@@ -169,7 +175,13 @@ def resumed(args: argparse.Namespace) -> Path:
 
 def command(args: argparse.Namespace) -> int:
     """Name the runs that are meant, and do the one thing that is asked for. Returns the exit code."""
+    empty = [name for name in ("resume", "accept", "describe") if getattr(args, name) == ""]
+    empty += [name for name in ("only", "set", "compare") if "" in getattr(args, name)]
+    if empty:  # as an unset variable of the shell leaves them
+        raise params.UsageError(f"--{empty[0]}: was given an empty word")
     args.output_root = args.output_root.resolve()
+    if args.force and not args.accept:
+        raise params.UsageError("--force: goes with --accept alone")
     if args.accept:
         return accept(args)
     args.compare = [files.find(word, args.output_root) for word in args.compare]
@@ -199,4 +211,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    terminal.patient()
+    try:
+        code = main()
+    except SystemExit as stop:  # of argparse
+        code = stop.code
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # closed ones are None
+        stream.flush()
+    os._exit(code or 0)  # without the interpreter's own flush, which complains about a closed pipe

@@ -46,6 +46,17 @@ def save(name: str, claims=(CLAIM,), metrics=None, figures=()) -> str:
     )
 
 
+def run(preset: str, notebooks: dict[str, dict]) -> dict:
+    """The content of a run.json: what its entries lack is filled in."""
+    entry = {"title": "First", "status": "ok", "error": "", "excerpt": [], "warnings": [], "seconds": 2.0}
+    entry |= {"parameters": {"n": 3, "seed": 0}, "differs": {}, "overrides": {}, "fingerprint": {}}
+    about = {"commit": None, "dirty": False, "python": "3", "platform": "p", "device": "cpu", "versions": {}}
+    about |= {"machine": {"cpu": "c", "cores": 1, "memory_GiB": 1.0}, "seed": {}, "preset": preset}
+    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
+    state = {"schema": 1, "status": "ok", "exit_code": 0}
+    return state | about | times | {"notebooks": {name: entry | given for name, given in notebooks.items()}}
+
+
 def notebook(name: str, *cells: str, parameters: str = PARAMETERS, last: str | None = None):
     """A notebook: a title, the parameters, the given cells (code, or Markdown if it starts with #), results.json."""
     declared = v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})

@@ -6,6 +6,7 @@
     results, schema               what a notebook saves, and the form of results.json
     figures                       one style, and the plots that notebooks share
     files, numbers                files written in one go; how numbers and intervals are written
+    sources                       which lib it is that runs
 
 May use: lib.tokens, lib.prompts, lib.finite_prompt.
 """

@@ -98,7 +98,7 @@ def curves(
             axis.plot(rows[x], rows[reference], "--", color=BLACK, lw=1.4, zorder=4)
             if scale[1] == "log":
                 axis.set_ylim(limits)
-        _plain_ticks(axis, table[x])
+        plain_ticks(axis, table[x])
     axes[0].set_ylabel(labels[1])
     if len(axes) > 3:
         axes[len(axes) // 2].set_ylabel(labels[1])
@@ -139,7 +139,7 @@ def name_lines(axis, table, x: str, y: str, hue: str, colors: dict) -> None:
         lowest += gap
 
 
-def _plain_ticks(axis, abscissas) -> None:
+def plain_ticks(axis, abscissas) -> None:
     """Numbers that people read: 1000 and not 10^3, and whole numbers where the abscissas are whole."""
     for side in (axis.xaxis, axis.yaxis):
         low, high = sorted(side.get_view_interval())

@@ -19,6 +19,7 @@ from lib.notebook.comparison import Comparison
 from lib.notebook.files import write_json
 from lib.notebook.parameters import Parameter, check_value
 from lib.notebook.schema import FigureRecord, MetricRecord, ResultsRecord
+from lib.notebook.sources import check_beside, digest
 
 
 class Results:
@@ -35,10 +36,12 @@ class Results:
 
     Raises:
         ValueError: one line for the first parameter whose value is not allowed.
+        ImportError: if another lib was imported than the one that lies beside the notebook.
     """
 
     def __init__(self, notebook: str, output_dir: str, namespace: Mapping[str, Any]):
-        self.notebook = notebook
+        check_beside(notebook, Path.cwd())
+        self.notebook, self.lib = notebook, digest()
         self.folder = Path(output_dir) if output_dir else None
         self.parameters = _parameters(namespace)
         self.claims = Claims()
@@ -115,6 +118,7 @@ class Results:
         """The content of results.json."""
         return ResultsRecord(
             notebook=self.notebook,
+            lib=self.lib,
             parameters=self.parameters,
             claims=[claim.record() for claim in self.claims.values()],
             metrics={f"claim.{claim.id}": claim.metric() for claim in self.claims.values()} | self.metrics,

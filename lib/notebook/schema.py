@@ -62,12 +62,17 @@ class FigureRecord(BaseModel):
 
 
 class ResultsRecord(BaseModel):
-    """The content of results.json. JSON knows neither NaN nor infinity: such a number is null."""
+    """The content of results.json. JSON knows neither NaN nor infinity: such a number is null.
+
+    Attributes:
+        lib: a digest of the lib that computed it, as :func:`lib.notebook.sources.digest` tells.
+    """
 
     model_config = ConfigDict(populate_by_name=True)
 
     version: int = Field(2, alias="schema")
     notebook: str
+    lib: str | None = None
     parameters: dict[str, Any]
     claims: list[ClaimRecord]
     metrics: dict[str, MetricRecord]

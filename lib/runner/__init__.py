@@ -2,12 +2,13 @@
 
     params                  what will run, all of it checked before any kernel starts
     session                 a run from start to end, and its exit code
-    files                   the folders of runs
+    files, records          the folders of runs, and what is read back from them
     machine, fingerprint    what a run ran on, and whether a kept result is still valid
     execute                 one child process a notebook, each of them ended for certain
     child, kernel           inside the child: papermill made strict, and the truth about how it went
     compare                 a run against another, within tolerances
-    report, index, pages    what is said on the terminal, the page of a run, the pages of its notebooks
+    report, terminal        what is said on the terminal, and that a broken one costs no results
+    index, pages            the page of a run, the pages of its notebooks
 
 It knows nothing of the mathematics: results are what a notebook writes to results.json.
 

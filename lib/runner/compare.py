@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lib.notebook.files import read_json
 from lib.notebook.schema import MetricRecord, ResultsRecord, read_results
+from lib.runner.files import record
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def compare(run: Path, base: Path, same_parameters: bool = False) -> tuple[list[
         run, base: the folders of the run and of the one it is compared with, whose tolerances count.
         same_parameters: leave out notebooks that ran with other parameters, instead of only remarking on it.
     """
-    now, then = (read_json(folder / "run.json")["notebooks"] for folder in (run, base))
+    now, then = (record(folder)["notebooks"] for folder in (run, base))
     rows, remarks = [], []
     for name in sorted(now.keys() | then.keys()):
         if name not in now or name not in then:

@@ -22,6 +22,7 @@ from typing import Any
 from lib.runner.child import sweep
 from lib.runner.files import keep_notebook
 
+LIBRARY = Path(__file__).resolve().parents[2]  # where lib lies
 GRACE = 20  # seconds that a child has to end after it was asked to stop
 SINGLE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -66,8 +67,9 @@ async def run(
     """
     start, token, reason = time.monotonic(), uuid.uuid4().hex, ""
     outcome = {"status": "", "error": "", "excerpt": [], "warnings": []}
-    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < 60 else "/tmp"
-    scratch = tempfile.mkdtemp(prefix="nb", dir=short)  # the path of a socket has at most 107 characters
+    wanted = os.path.abspath(tempfile.gettempdir())
+    short = wanted if len(wanted) < 60 else "/tmp"  # the path of a socket has at most 107 characters
+    scratch = tempfile.mkdtemp(prefix="nb", dir=short)
     with open(f"{scratch}/stderr", "wb") as errors:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "lib.runner.child"),
@@ -107,9 +109,10 @@ async def run(
 
 
 def environment(scratch: str) -> dict[str, str]:
-    """Where a child runs: one thread, a fixed hash seed, figures inline, nobody's IPython profile."""
-    inherited = {key: value for key, value in os.environ.items() if key != "MPLBACKEND"}
-    fixed = {"PYTHONHASHSEED": "0", "IPYTHONDIR": f"{scratch}/ipython"}
+    """Where a child runs: the lib of its supervisor, one thread, a fixed hash seed, UTF-8, nobody's settings."""
+    inherited = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "PYTHONIOENCODING")}
+    path = os.pathsep.join([str(LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    fixed = {"PYTHONPATH": path, "PYTHONUTF8": "1", "PYTHONHASHSEED": "0", "IPYTHONDIR": f"{scratch}/ipython"}
     return inherited | dict.fromkeys(SINGLE, "1") | fixed
 
 

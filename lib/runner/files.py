@@ -13,9 +13,9 @@ import nbformat
 from nbformat.v4 import new_markdown_cell
 from ruamel.yaml import YAML
 
-from lib.notebook.files import read_json
 from lib.notebook.parameters import suggest
 from lib.runner.params import Task, UsageError
+from lib.runner.records import Run, read_run
 
 
 def new_folder(root: Path, preset: str, now: datetime) -> Path:
@@ -49,12 +49,27 @@ def find(word: str, root: Path) -> Path:
     raise UsageError(f"{word}: no such run{suggest(word, known)}")
 
 
+def record(run: Path) -> Run:
+    """What a run says of itself.
+
+    Raises:
+        UsageError: if that cannot be read.
+    """
+    try:
+        return read_run(run)
+    except ValueError as error:
+        raise UsageError(f"{run.name}: {error}") from None
+
+
 def durations(root: Path, preset: str) -> dict[str, float]:
-    """Seconds each notebook took the last time it ran through with this preset, unaltered."""
+    """Seconds each notebook took the last time it ran through with this preset, unaltered; damaged records say none."""
     seconds = {}
     for path in sorted(root.glob("*/run.json"), key=lambda p: (p.parent.name != "reference", p.parent.name)):
-        run = read_json(path) or {}
-        for name, entry in run.get("notebooks", {}).items() if run.get("preset") == preset else ():
+        try:
+            run = read_run(path.parent)
+        except ValueError:
+            continue
+        for name, entry in run["notebooks"].items() if run["preset"] == preset else ():
             if entry["status"] == "ok" and not entry["differs"]:
                 seconds[name] = entry["seconds"]
     return seconds
@@ -80,7 +95,8 @@ def locked(folder: Path) -> Iterator[int]:
 def prepare(task: Task, folder: Path) -> None:
     """An empty folder for a notebook, with its parameters, the files they name, and the copy that is to be executed."""
     copies = {name: path.read_bytes() for name, path in task.files.items()}  # the old folder may hold them
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        shutil.rmtree(folder)
     folder.mkdir()
     for name, content in copies.items():
         (folder / name).parent.mkdir(exist_ok=True)

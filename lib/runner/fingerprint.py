@@ -1,18 +1,18 @@
 """Whether a kept result is still valid: what it depends on, and what of that has changed."""
 
 import hashlib
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
+from lib.notebook.sources import digest
 from lib.runner.params import Task
+
+LIB = "lib sources"
 
 
 def fingerprint(task: Task, about: dict[str, Any]) -> dict[str, str]:
     """All that a notebook's results depend on, part by part: a kept result is valid while these are the same.
-
-    The sources are all of lib except the runner, which computes nothing.
 
     Args:
         task: the notebook. about: what it runs on, as :func:`lib.runner.machine.describe` tells.
@@ -20,17 +20,15 @@ def fingerprint(task: Task, about: dict[str, Any]) -> dict[str, str]:
     Returns:
         A digest of each part.
     """
-    own = Path(__file__).parent
-    sources = [path for path in sorted(own.parent.rglob("*.py")) if own not in path.parents]
     parts = {
         "code cells": [task.notebook.code.encode()],
         "parameters": [to_json(task.parameters)],
         "input files": [path.read_bytes() for _, path in sorted(task.files.items())],
-        "lib sources": [path.read_bytes() for path in sources],
         "packages": [to_json([about["python"], about["versions"]])],
         "device": [about["device"].encode()],
     }
-    return {name: hashlib.sha256(b"\0".join(contents)).hexdigest()[:16] for name, contents in parts.items()}
+    marks = {name: hashlib.sha256(b"\0".join(contents)).hexdigest()[:16] for name, contents in parts.items()}
+    return marks | {LIB: digest()}
 
 
 def changes(status: dict[str, Any], mark: dict[str, str]) -> list[str]:

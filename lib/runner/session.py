@@ -11,14 +11,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lib.notebook.files import read_json, write_json
+from lib.notebook.files import write_json
 from lib.notebook.schema import ResultsRecord, read_results
 from lib.runner import files, machine, report
 from lib.runner.compare import compare
 from lib.runner.execute import run, supervise
+from lib.runner.files import record
 from lib.runner.fingerprint import changes, fingerprint
 from lib.runner.index import write_index
 from lib.runner.params import OUTPUT_DIR, Task, UsageError
+from lib.runner.records import read_entry
 
 FRESH = {"status": "interrupted", "error": "not started", "excerpt": [], "warnings": [], "seconds": 0.0}
 
@@ -50,8 +52,8 @@ class Session:
         """The session that goes on from what is on disk of a run, which is nothing if the run is new."""
         about, again, entries, seeds = machine.describe(root), {}, {}, {}
         for task in tasks:
-            before, mark = read_json(folder / task.name / "status.json") or {}, fingerprint(task, about)
-            again[task.name] = changes(before, mark)
+            mark = fingerprint(task, about)
+            before, again[task.name] = _kept(folder / task.name, mark)
             entries[task.name] = (FRESH if again[task.name] else before) | _planned(task, mark)
             if "seed" in task.parameters:
                 seeds[task.name] = task.parameters["seed"]
@@ -78,7 +80,9 @@ class Session:
         write_json(self.folder / "run.json", self.summary)
         due = [name for name, again in self.again.items() if again or not self._page(name).exists()]
         due.sort(key=lambda name: -seconds.get(name, math.inf))
-        signal = asyncio.run(supervise(due, lambda name, *alarms: self.execute(name, deadlines, *alarms), workers))
+        signal = asyncio.run(
+            supervise(due, lambda name, *alarms: self.execute(name, deadlines, *alarms), min(workers, len(due) or 1))
+        )
         return conclude(self.folder, self.summary, base, signal)
 
     async def execute(self, name: str, deadlines: dict[str, int], *alarms: asyncio.Event) -> None:
@@ -87,24 +91,35 @@ class Session:
         Args:
             alarms: ``stop`` and ``kill``, as :func:`lib.runner.execute.run` needs them.
         """
-        task, folder, entry = self.tasks[name], self.folder / name, self.summary["notebooks"][name]
-        if self.again[name]:
-            files.prepare(task, folder)
-        order = {"name": name, "parameters": task.parameters | {OUTPUT_DIR: "."}, **deadlines}
-        outcome = await run(order, folder, self.lock, *alarms, say=lambda text: self.say(name, text))
+        folder, entry = self.folder / name, self.summary["notebooks"][name]
         try:
-            if outcome["status"] == "ok":
-                read_results(folder)
-        except ValueError as error:
-            outcome |= {"status": "failed", "error": str(error)}
+            outcome = await self._outcome(name, deadlines, *alarms)
+        except Exception as error:  # whatever it is, it is this notebook's trouble alone
+            outcome = FRESH | {"status": "failed", "error": f"{type(error).__name__}: {error}".splitlines()[0]}
         if not self._page(name).is_file() and not outcome["warnings"]:
             outcome["warnings"] = ["its page was not made"]
         text = json.dumps({key: outcome[key] for key in FRESH})
         for place in (folder, self.root, Path(__file__).parents[2], Path(sys.prefix), Path.home()):
             text = text.replace(json.dumps(f"{place}/")[1:-1], "")  # nothing tells where things lie on this machine
         entry |= json.loads(text)
-        write_json(folder / "status.json", entry)
+        try:
+            write_json(folder / "status.json", entry)
+        except OSError as error:
+            entry["warnings"].append(f"status.json was not written: {error.strerror}")
         self.say(name, f"{entry['status']}: {entry['error']}" if entry["error"] else entry["status"])
+
+    async def _outcome(self, name: str, deadlines: dict[str, int], *alarms: asyncio.Event) -> dict[str, Any]:
+        task, folder = self.tasks[name], self.folder / name
+        if self.again[name]:
+            files.prepare(task, folder)
+        order = {"name": name, "parameters": task.parameters | {OUTPUT_DIR: "."}, **deadlines}
+        outcome = await run(order, folder, self.lock, *alarms, say=lambda text: self.say(name, text))
+        if outcome["status"] == "ok":
+            try:
+                read_results(folder)
+            except ValueError as error:
+                outcome |= {"status": "failed", "error": str(error)}
+        return outcome
 
     def say(self, name: str, text: str) -> None:
         """One line whenever a notebook reaches a new section or ends: good on a terminal and in a log."""
@@ -125,9 +140,15 @@ def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: i
     """
     notebooks, results = summary["notebooks"], results_of(folder, summary)
     reference = folder.parent / "reference"
-    automatic = not base and (read_json(reference / "run.json") or {}).get("preset") == summary["preset"]
-    base = reference if automatic else base
-    rows, remarks = compare(folder, base, same_parameters=automatic) if base else ([], [])
+    automatic, rows, remarks = not base, [], []
+    try:
+        if automatic and (reference / "run.json").exists() and record(reference)["preset"] == summary["preset"]:
+            base = reference
+        if base:
+            rows, remarks = compare(folder, base, same_parameters=automatic)
+    except UsageError as error:
+        print(f"\nwarning: not compared: {error}")
+        base = None
     verdicts = {claim.verdict for result in results.values() for claim in result.claims}
     bad = {"FAIL", "INCONCLUSIVE"} if summary["preset"] == "paper" else {"FAIL"}
     failed = any(entry["status"] != "ok" for entry in notebooks.values())
@@ -147,26 +168,45 @@ def conclude(folder: Path, summary: dict[str, Any], base: Path | None, signal: i
     return code
 
 
-def accept(run: Path, names: list[str], reference: Path) -> None:
+def accept(run: Path, names: list[str], reference: Path, force: bool = False) -> None:
     """Make a run the reference, without what only weighs.
 
     Args:
         names: of all notebooks of the collection. reference: the folder that it goes to.
+        force: take a run that is not of the paper preset, or in which something fails or is altered.
 
     Raises:
-        UsageError: if one of the notebooks is not ok.
+        UsageError: if one of the notebooks is not ok, or the run is no reference for what others will run.
     """
-    summary = read_json(run / "run.json")
+    summary = record(run)
     status = {name: summary["notebooks"].get(name, {}).get("status", "not in it") for name in names}
     bad = [f"{name} {word}" for name, word in status.items() if word != "ok"]
     if bad:
         raise UsageError(f"--accept {run.name}: a reference is a whole collection that is ok; {', '.join(bad)}")
+    doubts = [] if force else _doubts(run, summary)
+    if doubts:
+        raise UsageError(f"--accept {run.name}: {'; '.join(doubts)}; --force makes it the reference all the same")
+    reference = reference.resolve()  # it may be a link
     fresh = reference.with_name("reference.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(run, fresh, ignore=shutil.ignore_patterns("*.pdf", "__pycache__", ".*"))
-    write_index(fresh, summary, results_of(fresh, summary))
-    shutil.rmtree(reference, ignore_errors=True)
-    fresh.rename(reference)
+    try:
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        shutil.copytree(run, fresh, ignore=shutil.ignore_patterns("*.pdf", "__pycache__", ".*"))
+        write_index(fresh, summary, results_of(fresh, summary))
+        shutil.rmtree(reference, ignore_errors=True)
+        fresh.rename(reference)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _doubts(run: Path, summary: dict[str, Any]) -> list[str]:
+    """Why a run is no reference, after which paper runs would be compared with nothing or with the wrong numbers."""
+    found = [] if summary["preset"] == "paper" else [f"it is of the {summary['preset']} preset"]
+    altered = [name for name, entry in summary["notebooks"].items() if entry["differs"]]
+    found += [f"other parameters in {', '.join(altered)}"] if altered else []
+    claims = [(name, claim) for name, result in results_of(run, summary).items() for claim in result.claims]
+    fallen = [f"{name[:2]} {claim.id} {claim.verdict}" for name, claim in claims if claim.verdict != "PASS"]
+    return found + fallen
 
 
 def results_of(folder: Path, summary: dict[str, Any]) -> dict[str, ResultsRecord]:
@@ -185,6 +225,20 @@ def _planned(task: Task, mark: dict[str, str]) -> dict[str, Any]:
         "overrides": task.overrides,
         "fingerprint": mark,
     }
+
+
+def _kept(folder: Path, mark: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """How a notebook went before, and why it must be executed (again): what is damaged is."""
+    if not folder.exists():
+        return {}, ["not started"]
+    try:
+        before = read_entry(folder)
+        again = changes(before, mark)
+        if not again:
+            read_results(folder)
+    except ValueError as error:
+        return {}, [str(error)]
+    return before, again
 
 
 def _now() -> str:

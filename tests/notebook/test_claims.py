@@ -18,9 +18,9 @@ def claim(**changes) -> Claim:
     return Claim(**(fields | {"control": "a wrong constant"} | changes))
 
 
-def judged(measured, control, near_miss=None, **changes) -> Claim:
+def judged(measured, control, near=None, **changes) -> Claim:
     made = claim(**changes)
-    made.judge(Comparison(measured=measured, control=control, near_miss=near_miss))
+    made.judge(Comparison(measured=measured, control=control, near_miss=near))
     return made
 
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import tiny
 from tiny import CLAIM, Collection
 
 from lib.notebook.files import read_json, write_json
@@ -11,17 +12,22 @@ from lib.runner.compare import compare
 METRICS = {"mean": {"value": 1.0, "tolerance": 0.1}, "exact": {"value": 2.0, "tolerance": 0.0}}
 
 
-def made(root, run: str, metrics=METRICS, verdict="PASS", claims=None, preset="quick", status="ok", **parameters):
+def made(
+    root,
+    run: str,
+    metrics=METRICS,
+    verdict="PASS",
+    claims=None,
+    preset="quick",
+    status="ok",
+    altered=None,
+    **parameters,
+):
     """A run with one notebook, written by hand."""
     folder = root / "outputs" / run
     (folder / "01_first").mkdir(parents=True)
-    entry = {"title": "First", "status": status, "error": "", "excerpt": [], "warnings": [], "seconds": 2.0}
-    entry |= {"sections": {}, "parameters": {"n": 3, "seed": 0} | parameters, "differs": {}, "overrides": {}}
-    about = {"commit": None, "dirty": False, "python": "3", "platform": "p", "device": "cpu", "versions": {}}
-    about["machine"] = {"cpu": "c", "cores": 1, "memory_GiB": 1.0}
-    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:01:00+00:00"}
-    run = {"status": "ok", "exit_code": 0, "preset": preset, "notebooks": {"01_first": entry}}
-    write_json(folder / "run.json", run | about | times)
+    entry = {"status": status, "parameters": {"n": 3, "seed": 0} | parameters, "differs": altered or {}}
+    write_json(folder / "run.json", tiny.run(preset, {"01_first": entry}))
     claims = [{**CLAIM, "verdict": verdict}] if claims is None else claims
     results = {"schema": 2, "notebook": "01_first", "parameters": entry["parameters"], "claims": claims}
     write_json(folder / "01_first/results.json", results | {"metrics": metrics, "figures": []})
@@ -105,7 +111,7 @@ def test_a_run_becomes_the_reference_without_what_only_weighs(tmp_path):
         for name in ("figures/a.png", "figures/a.pdf", "__pycache__/x.pyc", "01_first.html"):
             (run / "01_first" / name).parent.mkdir(exist_ok=True)
             (run / "01_first" / name).touch()
-        assert collection.check("--accept", run.name) == (0, f"{run.name} is now the reference\n", "")
+        assert collection.check("--accept", run.name, "--force") == (0, f"{run.name} is now the reference\n", "")
     reference = tmp_path / "outputs/reference"
     files = {str(path.relative_to(reference)) for path in reference.rglob("*") if path.is_file()}
     assert files == {
@@ -129,6 +135,49 @@ def test_only_a_whole_run_that_is_ok_becomes_the_reference(tmp_path):
     code, _, err = collection.check("--accept", run.name)
     assert code == 2
     assert err.endswith("a reference is a whole collection that is ok; 01_first failed, 02_second not in it\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"preset": "quick"}, "it is of the quick preset"),
+        ({"verdict": "FAIL"}, "01 claim-one FAIL"),
+        ({"verdict": "INCONCLUSIVE"}, "01 claim-one INCONCLUSIVE"),
+        ({"altered": {"n": {"preset": 3, "here": 4}}}, "other parameters in 01_first"),
+    ],
+)
+def test_a_run_that_others_cannot_be_held_against_becomes_no_reference(tmp_path, changes, reason):
+    collection, reference = Collection(tmp_path, "01_first"), tmp_path / "outputs/reference"
+    run = made(tmp_path, "2026-01-01_000000_x", **({"preset": "paper"} | changes))
+    (tmp_path / "elsewhere").mkdir()
+    reference.symlink_to(tmp_path / "elsewhere")
+    code, _, err = collection.check("--accept", run.name)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{reason}; --force makes it" in err
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert collection.check("--accept", run.name, "--force")[0] == 0
+    assert reference.is_symlink() and (tmp_path / "elsewhere/run.json").is_file()
+
+
+DAMAGE = {
+    "empty": "",
+    "foreign": "[1, 2]",
+    "truncated": '{"schema": 1, "status": "ok", "noteb',
+    "newer": '{"schema": 99}',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_record_costs_one_line_where_it_is_meant_and_nothing_elsewhere(tmp_path, content):
+    collection = Collection(tmp_path, "01_first")
+    good, bad = (made(tmp_path, f"2026-01-0{n}_000000_quick") for n in (1, 2))
+    (bad / "run.json").write_text(content)
+    assert "01_first  0:02" in collection.check("--list", "--preset", "quick")[1]
+    assert collection.check("--check")[0] == 0
+    for words in (["--accept", bad.name], ["--resume", bad.name], ["--compare", good.name, bad.name]):
+        code, _, err = collection.check(*words)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith(f"{bad.name}: its run.json is damaged or not ours: ")
 
 
 def test_recorded_durations_say_how_long_it_will_take(tmp_path):

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 import pytest
-from tiny import Collection
+from tiny import Collection, run
 
 from lib.notebook.files import write_json
 from lib.runner import files
@@ -45,13 +45,14 @@ def test_a_folder_is_locked_until_it_is_let_go(tmp_path):
 def test_the_last_good_run_with_the_preset_says_how_long_it_takes(tmp_path):
     def made(name: str, seconds: float, preset: str = "quick", **entry) -> None:
         (tmp_path / name).mkdir()
-        entry = {"status": "ok", "differs": {}, "seconds": seconds} | entry
-        write_json(tmp_path / name / "run.json", {"preset": preset, "notebooks": {"01_first": entry}})
+        write_json(tmp_path / name / "run.json", run(preset, {"01_first": {"seconds": seconds} | entry}))
 
     made("reference", 9.0)
     assert files.durations(tmp_path, "quick") == {"01_first": 9.0}
     made("2026-01-01_000000_quick", 2.0)
     made("2026-01-02_000000_quick", 3.0, status="failed")
-    made("2026-01-03_000000_quick", 4.0, differs={"n": {}})
+    made("2026-01-03_000000_quick", 4.0, differs={"n": {"preset": 1, "here": 2}})
     made("2026-01-04_000000_paper", 5.0, preset="paper")
+    (tmp_path / "2026-01-05_000000_quick").mkdir()
+    (tmp_path / "2026-01-05_000000_quick/run.json").write_text("{}")
     assert files.durations(tmp_path, "quick") == {"01_first": 2.0}

@@ -1,10 +1,9 @@
 """Whether a kept result is still valid: every part that it depends on is noticed, and nothing else is."""
 
-import shutil
-
 import pytest
-from tiny import REPOSITORY, Collection, notebook
+from tiny import Collection, notebook
 
+from lib.notebook import sources
 from lib.runner import fingerprint, machine
 from lib.runner.params import plan
 
@@ -29,20 +28,7 @@ def test_all_that_counts_is_noticed_part_by_part(tmp_path):
     assert changed(plan(tmp_path, "quick")[0]) == []
     collection.add("01_first", notebook("01_first", "1 + 1"))
     assert changed(plan(tmp_path, "quick")[0]) == ["code cells"]
-
-
-def test_the_sources_are_all_of_lib_but_the_runner(tmp_path, monkeypatch):
-    Collection(tmp_path, "01_first")
-    (task,) = plan(tmp_path, "quick")
-    shutil.copytree(REPOSITORY / "lib", tmp_path / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(fingerprint, "__file__", str(tmp_path / "lib/runner/fingerprint.py"))
-    packages = [path.parent for path in (tmp_path / "lib").glob("*/__init__.py")]
-    for folder in (tmp_path / "lib", *packages):
-        before = fingerprint.fingerprint(task, ABOUT)["lib sources"]
-        with (folder / "__init__.py").open("a", encoding="utf-8") as file:
-            file.write("# more\n")
-        noticed = fingerprint.fingerprint(task, ABOUT)["lib sources"] != before
-        assert noticed is (folder.name != "runner"), folder.name
+    assert mark["lib sources"] == sources.digest()
 
 
 @pytest.mark.parametrize("status", [{}, {"status": "failed", "fingerprint": {}}])

@@ -31,7 +31,7 @@ def collection(tmp_path_factory):
         made.add(name, notebook(name, SUMS, last=save(name, metrics=METRICS)))
     made.first = made.run("--preset", "quick", "--jobs", 1)
     assert made.first.returncode == 0, made.first
-    made.accepted = made.run("--accept", made.runs[0].name)
+    made.accepted = made.run("--accept", made.runs[0].name, "--force")
     made.second = made.run("--preset", "quick", "--jobs", 3)
     return made
 
@@ -122,7 +122,7 @@ def test_a_session_is_read_without_a_word_and_before_anything_is_written(tmp_pat
     folder = tmp_path / "run"
     folder.mkdir()
     made = Session.read(tmp_path, folder, 0, "quick", plan(tmp_path, "quick"))
-    assert made.again == {"01_first": ["no status"]}
+    assert made.again == {"01_first": ["not started"]}
     assert made.summary["notebooks"]["01_first"]["error"] == "not started"
     assert capsys.readouterr().out == "" and not list(folder.iterdir())
 
