@@ -16,3 +16,8 @@ def assert_mean(samples, expected, false_alarm: float = FALSE_ALARM) -> None:
     bound = stats.t(len(samples) - 1).isf(false_alarm / 2) * error
     gap = abs(samples.mean() - expected)
     assert gap <= bound, f"mean {samples.mean():.6g} is {gap / error:.1f} standard errors from {float(expected):.6g}"
+
+
+def worst(found, target: float = 1.0) -> float:
+    """Of numbers that are judged together, the one farthest from a target."""
+    return float(found.values[np.argmax(np.abs(found.values - target))])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import softmax
+from statistics_checks import worst
 
 from lib.experiments import measure_limit
 from lib.experiments.settings import unit_measures
@@ -11,7 +12,7 @@ from lib.experiments.settings import unit_measures
 def test_every_formula_meets_its_quadrature():
     covariances = ["isotropic", "toeplitz(0.9)", "rank(3)"]
     found = measure_limit.formula_against_quadrature(dims=[1, 5], covariances=covariances, tilts=2, seed=0)
-    assert found.measured.value == found.table["error"].max() < 1e-12
+    assert worst(found.measured, 0) == found.table["error"].max() < 1e-12
     assert found.control.value == found.table["control"].min() > 1e-3
     of_dimension_one = found.table.loc[found.table["dimension"] == 1, "measure"]
     assert "Gaussian, rank(3)" not in set(of_dimension_one)  # it does not fit
