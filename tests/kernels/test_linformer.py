@@ -127,3 +127,26 @@ def test_learning_reaches_the_floor():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_what_the_constructors_promise():
+    shared, apart = (Linformer.gaussian(12, 3, seed=1, shared=x) for x in (True, False))
+    np.testing.assert_array_equal(shared.key_rows, shared.value_rows)
+    assert np.all(apart.key_rows != apart.value_rows)
+    np.testing.assert_array_equal(apart.truncated(5).key_rows, apart.key_rows[:, :5])
+    assert apart.cost(12, 2, 7).build == 2 * 3 * 12 * (2 + 7)
+    assert linear_floor(1.0, 0.5, 0.25, 12, 3) - linear_floor(1.0, 0.5, 0.0, 12, 3) == pytest.approx(0.25)
+
+
+def test_pooling_that_is_not_corrected_and_projections_far_from_a_limit():
+    """Against prompts, at a false-alarm rate of 1e-6: the cross terms of the mean output with what is missing."""
+    rng, query = np.random.default_rng(4), np.array([0.9, 0.4])
+    eye, tokens = np.eye(2), rng.normal(size=(40_000, 8, 2))
+    outputs = Linformer.pooling(8, 4, corrected=False)(tokens, query, tokens)
+    assert_mean(((outputs - query) ** 2).sum(-1), pooled_error(eye, query, eye, eye, 8, 4, corrected=False))
+    prompt, limit = tokens[0], np.array([2.0, -1.0])
+    drawn = rng.normal(size=(40_000, 3, 8)) / np.sqrt(8) @ prompt
+    weights = np.exp(drawn @ query)
+    outputs = np.vecmat(weights / weights.sum(1, keepdims=True), drawn)
+    exact = gaussian_projection_error(prompt.T @ prompt / 8, query, eye, eye, 3, limit)
+    assert_mean(((outputs - limit) ** 2).sum(1), exact)

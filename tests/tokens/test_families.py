@@ -357,3 +357,15 @@ def test_a_centered_gaussian_is_the_one_of_mean_zero():
     made = Gaussian.centered(np.diag([2.0, 1.0]))
     np.testing.assert_array_equal(made.mean, [0, 0])
     np.testing.assert_array_equal(made.covariance, np.diag([2.0, 1.0]))
+
+
+def test_tokens_of_one_prompt_come_from_all_components():
+    means = np.array([[5.0], [-5.0]])
+    mixture = GaussianMixture(np.array([0.5, 0.5]), means, np.full((2, 1, 1), 0.01))
+    signs = np.sign(mixture.sample(20, 40, np.random.default_rng(0))[..., 0]).mean(1)
+    assert np.abs(signs).max() < 1  # all 40 alike: a chance of 2e-12 a prompt
+
+
+def test_a_tilt_of_one_entry_is_not_stretched():
+    with pytest.raises(ValueError, match="tilt: expected shape"):
+        Rademacher(3).tilted_mean(np.ones(1))

@@ -36,3 +36,12 @@ def test_a_coordinate_of_the_sphere_in_space_is_uniform():
 def test_an_unknown_measure_is_refused():
     with pytest.raises(TypeError, match="no quadrature for"):
         tilted_mean_by_quadrature(object(), A)
+
+
+def test_quadrature_where_a_tilt_is_large_and_scales_are_not_one():
+    """Against the formulas: a Gaussian far out, a mixture whose components are reweighted, signs of size 0.7."""
+    a = np.array([4.0, -3.0])
+    gaussian = Gaussian(np.array([0.5, 0.0]), np.array([[6.0, 1.0], [1.0, 4.0]]))
+    mixture = GaussianMixture(np.array([0.3, 0.7]), np.array([[1.0, 0.0], [-1.0, 0.5]]), np.stack([np.eye(2)] * 2))
+    for measure, tilt in ((gaussian, a), (mixture, a / 10), (Rademacher(2, 0.7), a / 3)):
+        np.testing.assert_allclose(tilted_mean_by_quadrature(measure, tilt), measure.tilted_mean(tilt), rtol=1e-10)
