@@ -369,3 +369,9 @@ def test_tokens_of_one_prompt_come_from_all_components():
 def test_a_tilt_of_one_entry_is_not_stretched():
     with pytest.raises(ValueError, match="tilt: expected shape"):
         Rademacher(3).tilted_mean(np.ones(1))
+
+
+def test_the_generating_function_of_a_sphere_keeps_its_digits_near_zero():
+    """log E exp(x e.S) = x^2 / (2 d) - ..., far below 1."""
+    for dim in (2, 3, 7):
+        assert log_sphere_mgf(dim, 1e-6) == pytest.approx(1e-12 / (2 * dim), rel=1e-11)
