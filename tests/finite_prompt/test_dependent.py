@@ -62,7 +62,7 @@ def test_a_sticky_chain_makes_a_prompt_shorter_and_an_alternating_one_longer():
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
 
 
-@pytest.mark.parametrize("s", [0.3, 2.0])
+@pytest.mark.parametrize("s", [0.3, 2.0, 4.0])
 def test_without_correlation_the_gaussian_theory(s):
     query, lengths = np.array([s, 0, 0]), [1, 20, 200]
     expected = output_error(EYE, query, EYE, EYE, lengths)

@@ -196,3 +196,6 @@ def test_the_exact_sampler_draws_from_its_generator(head):
     once, again, other = (sample_outputs(covariance, z, U, V, 20, 5, np.random.default_rng(k)) for k in (0, 0, 1))
     np.testing.assert_array_equal(once, again)
     assert np.all(once != other) and len(np.unique(once[:, 0])) == 5
+    one = np.eye(1)  # nothing across the scores
+    scores, others = (sample_outputs(one, [1.0], one, one, 20, 5, np.random.default_rng(k)) for k in (0, 1))
+    assert np.all(scores != others)
