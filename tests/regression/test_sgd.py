@@ -280,3 +280,12 @@ def test_the_measure_is_that_of_x_and_the_noise_stays_normal():
     variances = np.diagonal(covariance, axis1=-2, axis2=-1)
     np.testing.assert_allclose(variances[..., :3], 1, rtol=1e-12)
     assert np.all(np.abs(variances[..., 3] - 1) > 1e-4)
+
+
+def test_a_seed_alone_sees_what_it_sees_among_others(monkeypatch):
+    monkeypatch.setattr("lib.regression.sgd.NUMBERS_IN_MEMORY", 300)  # one seed at a time
+    options = {"step_size": 0.02, "n_steps": 3, "batch": 16}
+    together, alone = (
+        train(PROBLEM, 12, block_start(START), rngs=r, **options) for r in (generators(3), generators(3)[2:])
+    )
+    np.testing.assert_allclose(alone.parameters["A"][:, 0], together.parameters["A"][:, 2], rtol=1e-12)
