@@ -9,7 +9,9 @@ tokens nothing favors one place over another. What each choice of E and F comput
     gaussian, independent    keys and values of different tokens: no attention at all
     pooling                  E = F = means of L/p tokens: scores too small by L/p, hence the same factor in the limit
     pooling, corrected       keys summed, values averaged: the right limit, with score variance s^2 L/p on p tokens
-    learned                  about the linear attention of p - 1 tokens, shrunk (see `linear_floor`)
+    centered                 softmax attention on p fresh tokens, less the mean of their values; with small keys and
+                             large values the linear attention of p - 1 tokens
+    learned                  towards that: about the linear attention of p - 1 tokens, shrunk (see `linear_floor`)
 
 Source: Wang et al., arXiv 2006.04768; the rest is derived in notebook 05.
 """
@@ -60,6 +62,20 @@ class Linformer(AttentionKernel):
             raise ValueError(f"pooling needs a length that the rows divide, received {length} tokens and {rows} rows")
         means = np.kron(np.eye(rows), np.full((1, length // rows), rows / length))
         return cls(means * (length // rows) if corrected else means, means)
+
+    @classmethod
+    def centered(cls, length: int, rows: int, key_scale: float, seed: int = 0) -> "Linformer":
+        """E = key_scale R, F = R / key_scale: R a random projection to p - 1 dimensions, spread evenly over p rows.
+
+        R' R is the projection, and the rows of R sum to zero. On centered Gaussian tokens the p rows of R keys are p
+        fresh tokens less their mean, which shifts every score alike: softmax attention with its scores times key_scale
+        on p tokens, less the mean of their values, over key_scale.
+        """
+        _check_rows(length, rows)
+        basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((length, rows - 1)))[0]
+        spread = np.linalg.qr(np.column_stack([np.ones(rows), np.eye(rows)[:, 1:]]))[0][:, 1:]
+        projection = spread @ basis.T
+        return cls(key_scale * projection, projection / key_scale)
 
     @property
     def length(self) -> int:

@@ -62,15 +62,37 @@ def softmax_risk(strength: float, length: float) -> float:
 
 
 def affine_risk(strength: float, length) -> np.ndarray:
-    """Smallest risk of any attention with weights affine in the scores: ``1 / (1 + 1/(L-1) + beta^2 / L)``, L > 1.
+    """Smallest risk of weights affine in a token's own score: ``1 / (1 + 1/(L-1) + beta^2 / L)``, L > 1.
 
-    Weights b (c_0 + c_1 h_i), the best c and b: c_1 / c_0 = beta (L - 1) / L. Linear and moment attention are special
-    cases, moment attention at U z = beta e_1 almost the best. Source: exact here (notebook 05).
+    Weights b (c_0 + c_1 h_i), the best c and b: c_1 / c_0 = beta (L - 1) / L. Linear attention is a special case.
+    Moment attention is none, as it subtracts the prompt's mean score, and does a little better (:func:`moment_risk`).
+    Source: exact here (notebook 05).
     """
     L = np.asarray(length, float)
     if np.any(L < 2):
         raise ValueError(f"the best affine attention needs at least 2 tokens, received {L.min():g}")
     return 1 / (1 + 1 / (L - 1) + np.asarray(strength, float) ** 2 / L)
+
+
+def moment_risk(strength: float, length) -> np.ndarray:
+    r"""Risk of moment attention at U z = beta e_1 with its best b, exact at every length from 1.
+
+    1 - (1 + u)^2 / (L (1 + u (1 + beta^2 / L))),    u = beta^2 (1 - 1/L)
+
+    The weights w_i = (1 + beta (h_i - h_bar)) / L know the h_i alone, and the values are standard normal given them:
+    the risk is 1 - (E w_J)^2 / E sum w_i^2. Source: exact here (notebook 05).
+    """
+    L, square = np.asarray(length, float), np.asarray(strength, float) ** 2
+    u = square * (1 - 1 / L)
+    return 1 - (1 + u) ** 2 / (L * (1 + u * (1 + square / L)))
+
+
+def linear_risk(strength: float, length) -> np.ndarray:
+    """Risk of linear attention at U z = beta e_1, weights beta h_i / L, with its best b: 1 / (1 + beta^2 / L).
+
+    Source: exact here (notebook 05), as :func:`moment_risk`.
+    """
+    return 1 / (1 + np.asarray(strength, float) ** 2 / np.asarray(length, float))
 
 
 def needed_strength(length: float, risk: float = 0.5) -> tuple[float, float]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from statistics_checks import assert_mean
 
-from lib.kernels import Softmax
+from lib.kernels import LinearAttention, MomentAttention, Softmax
 from lib.regression import single_location as retrieval
 
 
@@ -25,6 +25,18 @@ def test_risks_on_prompts(strength, length):
         assert ((other - target) ** 2).mean() > ((risk * affine - target) ** 2).mean()
     with pytest.raises(AssertionError):
         assert_mean((softmax - target) ** 2, risk)
+
+
+@pytest.mark.parametrize(("strength", "length"), [(1.0, 2), (2.0, 10), (3.0, 100)])
+def test_moment_and_linear_attention_on_prompts(strength, length):
+    n = min(40_000, 4_000_000 // length)
+    tokens, target = retrieval.sample(n, length, 2, strength, np.random.default_rng(3))
+    for kernel, risk in ((MomentAttention(), retrieval.moment_risk), (LinearAttention(), retrieval.linear_risk)):
+        outputs = kernel(tokens[..., :1], np.array([strength]), tokens[..., 1:])[:, 0]
+        b = outputs @ target / (outputs @ outputs)
+        assert_mean((b * outputs - target) ** 2, float(risk(strength, length)))
+    moment, affine = retrieval.moment_risk(strength, length), retrieval.affine_risk(strength, length)
+    assert moment < affine < retrieval.linear_risk(strength, length)  # the mean score is not a token's own
 
 
 def test_softmax_is_optimal_at_the_strength_itself():

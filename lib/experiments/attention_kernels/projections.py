@@ -33,19 +33,33 @@ def fixed(*, s: float, dim: int, rows: int, lengths: list[int], n_prompts: int, 
         A row a projection and length: projection, length, measured, low, high, exact, with softmax itself for
         comparison. There is a part for each.
         measured: the four curves over the exact ones, joined. control: over softmax's own error at that length.
+        near_miss: over what is left without what fluctuates: for Gaussian projections the covariance of the tokens in
+        place of the prompt's, for pooling the bias alone; for pooling, corrected, p + 1 rows of the same blocks.
     """
     found = {}
     for length in lengths:
         found[length] = _errors(s, dim, rows, length, n_prompts, stream(seed, "projections", length))
     names = [*POOLING, *GAUSSIAN, ITSELF]
     exact = {name: np.array([found[length][name][1] for length in lengths]) for name in names}
+    nearly = _without_fluctuation(s, dim, rows, lengths) | {ITSELF: exact[ITSELF]}
     parts = {}
     for name in names:
         samples = [found[length][name][0] for length in lengths]
         curve = Curve.from_samples(samples, stream(seed, "projections", name))
-        parts[name] = Comparison.of_curve(curve, exact[name], exact[ITSELF], projection=name, length=lengths)
+        columns = {"projection": name, "length": lengths}
+        parts[name] = Comparison.of_curve(curve, exact[name], exact[ITSELF], nearly[name], **columns)
     judged = Comparison.together({name: parts[name] for name in names if name != ITSELF})
-    return Comparison(Comparison.together(parts).table, judged.measured, judged.control, parts)
+    return Comparison(Comparison.together(parts).table, judged.measured, judged.control, parts, judged.near_miss)
+
+
+def _without_fluctuation(s: float, dim: int, rows: int, lengths: list[int]) -> dict[str, np.ndarray]:
+    """Nearly the exact errors, as :func:`fixed` says."""
+    eye, a = np.eye(dim), s * np.eye(dim)[0]
+    ones, lengths = np.ones(len(lengths)), np.array(lengths)
+    drawn = {name: gaussian_projection_error(eye, a, eye, eye, rows, a, shared) for name, shared in GAUSSIAN.items()}
+    more = np.array([pooled_error(eye, a, eye, eye, x * (rows + 1) / rows, rows + 1) for x in lengths])
+    pooled = {name: more if corrected else s**2 * (1 - rows / lengths) ** 2 for name, corrected in POOLING.items()}
+    return pooled | {name: error * ones for name, error in drawn.items()}
 
 
 def _errors(s: float, dim: int, rows: int, length: int, n_prompts: int, rng) -> dict[str, tuple[np.ndarray, float]]:
@@ -84,7 +98,8 @@ def learned(*, s: float, dim: int, rows: int, length: int, steps: int, replicate
     Returns:
         A row a training: rows, length, replicate; squared distance to softmax after training (learned), before
         (start), of the truncated kernel on prompts of half the length (truncated); the predicted one (floor).
-        measured: learned over predicted. control: the same before training.
+        measured: learned over predicted. control: the same before training. near_miss: learned over the prediction for
+        p tokens instead of p - 1.
     """
     eye, a = np.eye(dim), s * np.eye(dim)[0]
 
@@ -98,7 +113,8 @@ def learned(*, s: float, dim: int, rows: int, length: int, steps: int, replicate
         return ((kernel(tokens, query[:, None], tokens)[:, 0] - wanted) ** 2).sum(1).mean()
 
     remainder = float(moment_softmax_distance(eye, a, eye, eye, length))
-    floor, found = linear_floor(s**2 * (dim + 1), s**2, remainder, length, rows), []
+    floor, nearly = (linear_floor(s**2 * (dim + 1), s**2, remainder, length, x) for x in (rows, rows + 1))
+    found = []
     for replicate in range(replicates):
         rng = stream(seed, "learned", replicate)
         start = Linformer.gaussian(length, rows, int(rng.integers(2**32)))
@@ -107,4 +123,5 @@ def learned(*, s: float, dim: int, rows: int, length: int, steps: int, replicate
         row |= {"start": error(start, rng), "truncated": error(kernel.truncated(length // 2), rng), "floor": floor}
         found.append(row)
     table = pd.DataFrame(found)
-    return Comparison(table, *(Estimate.of_mean(table[when] / floor) for when in ("learned", "start")))
+    near_miss = Estimate.of_mean(table["learned"] / nearly)
+    return Comparison(table, *(Estimate.of_mean(table[x] / floor) for x in ("learned", "start")), near_miss=near_miss)

@@ -26,16 +26,19 @@ def kernel_values(*, squared_norms: list[float], features: int, dim: int, draws:
         seed: of these.
 
     Returns:
-        A row a kind and norm: directions, squared_norm, measured, low, high, exact. Parts: independent, orthogonal.
-        measured: the curve over the exact variance. control: over |k + q|^2 / m, without the exponential, for
-        independent directions; over the variance of independent ones for orthogonal ones.
+        A row a kind and norm: directions, squared_norm, measured, low, high, exact.
+        measured, of the part ``independent``: the curve over the exact variance. control: over |k + q|^2 / m, without
+        the exponential. near_miss: over the variance with m - 1 for m.
+        Of the part ``saving``: what pairs of orthogonal directions take off the variance, the sum over the norms over
+        the exact one. control: what pairs of independent ones do. near_miss: over the exact one to leading order, n^2 /
+        (2 (d + 2)) for 1 - C e^{-n}.
     """
     independent = relative_variance(squared_norms, features)
     exact = {"independent": independent, "orthogonal": relative_variance(squared_norms, features, dim)}
-    wrong = {"independent": np.array(squared_norms) / features, "orthogonal": independent}
-    parts = {}
+    wrong, nearly = np.array(squared_norms) / features, independent * features / (features - 1)
+    parts, savings = {}, {}
     for kind in exact:
-        samples = []
+        samples, pairs = [], []
         for squared_norm in squared_norms:
             rng = stream(seed, kind, round(1000 * squared_norm))
             total, apart = rng.standard_normal((2, dim))
@@ -43,12 +46,22 @@ def kernel_values(*, squared_norms: list[float], features: int, dim: int, draws:
             apart /= np.linalg.norm(apart)
             key, query = total / 2 + apart, total / 2 - apart
             directions = random_directions(features, dim, rng, kind == "orthogonal", size=(draws,))
-            product = np.exp(log_features(key, directions) + log_features(query, directions)).mean(-1)
-            samples.append((product / np.exp(key @ query) - 1) ** 2)
+            products = np.exp(log_features(key, directions) + log_features(query, directions))
+            errors = products / np.exp(key @ query) - 1  # of each direction; those of a pair are what is saved
+            samples.append(errors.mean(-1) ** 2)
+            pairs.append((errors**2).sum(-1) / features**2 - samples[-1])
         curve = Curve.from_samples(samples, stream(seed, kind, "bootstrap"))
         columns = {"directions": kind, "squared_norm": squared_norms}
-        parts[kind] = Comparison.of_curve(curve, exact[kind], wrong[kind], **columns)
-    return Comparison.together(parts)
+        parts[kind] = Comparison.of_curve(curve, exact[kind], wrong, nearly, **columns)
+        savings[kind] = Curve.from_samples(pairs, stream(seed, kind, "bootstrap", "pairs")).pooled()
+    saved = (independent - exact["orthogonal"]).mean()
+    sizes = np.diff([*range(0, features, dim), features])
+    share = (sizes * (sizes - 1)).sum() / features**2
+    leading = (share * np.array(squared_norms) ** 2 / (2 * (dim + 2))).mean()
+    sides = [savings["orthogonal"].over(saved), savings["independent"].over(saved)]
+    saving = Comparison(pd.DataFrame(), *sides, near_miss=savings["orthogonal"].over(leading))
+    shown = Comparison.together(parts)
+    return Comparison(shown.table, shown.measured, shown.control, parts | {"saving": saving}, shown.near_miss)
 
 
 def isotropic_constant(s: float, variance: float, dim: int) -> float:
@@ -100,6 +113,7 @@ def splits(
     Returns:
         A row a split: variance, measured, low, high, limit.
         measured: the curve over the limit m, then L to infinity. control: over the limit for keys of variance 1/2.
+        near_miss: over the limit to leading order in the variance nu of the keys, e^{s^2 / nu} (d nu + s^2).
     """
     samples, eye = [], np.eye(dim)
     for variance in variances:
@@ -114,4 +128,6 @@ def splits(
     curve = Curve.from_samples(samples, stream(seed, "splits", "bootstrap"))
     limit = np.array([isotropic_constant(s, x, dim) for x in variances])
     table = pd.DataFrame({"variance": variances, **curve.columns(), "limit": limit})
-    return Comparison(table, curve / limit, curve / isotropic_constant(s, WRONG_VARIANCE, dim))
+    wrong = isotropic_constant(s, WRONG_VARIANCE, dim)
+    nearly = np.array([np.exp(s**2 / x) * (dim * x + s**2) for x in variances])
+    return Comparison(table, curve / limit, curve / wrong, near_miss=curve / nearly)

@@ -7,10 +7,16 @@ from lib.experiments.attention_kernels.random_features import best_key_variance,
 
 def test_kernel_values():
     found = random_features.kernel_values(squared_norms=[0.25, 1.0], features=6, dim=6, draws=20_000, seed=0)
-    assert list(found.parts) == ["independent", "orthogonal"]
-    for part in found.parts.values():
-        assert 0.95 < part.pooled().measured.value < 1.05
-        assert abs(np.log(part.pooled().control.value)) > 0.08
+    assert list(found.parts) == ["independent", "orthogonal", "saving"]
+    for kind in ("independent", "orthogonal"):
+        assert 0.95 < found[kind].pooled().measured.value < 1.05
+    assert found["independent"].pooled().near_miss.value == pytest.approx(
+        found["independent"].pooled().measured.value * 5 / 6
+    )
+    saving = found["saving"]
+    assert saving.measured.value == pytest.approx(1, abs=0.15)
+    assert saving.control.value == pytest.approx(0, abs=0.15)
+    assert saving.near_miss.value < 0.95 * saving.measured.value
     assert len(found.table) == 4
 
 
