@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import stats
 
 from lib.prompts.estimate import Estimate, Intervals
 
@@ -20,8 +21,19 @@ class Curve:
     @classmethod
     def from_samples(cls, samples: list[np.ndarray], rng, n_resamples: int = 1000) -> "Curve":
         """From independent samples at each point: a list of n arrays, each of shape (prompts,)."""
-        columns = [_resampled_means(np.asarray(x, float), rng, n_resamples) for x in samples]
-        return cls(np.array([np.mean(x) for x in samples]), np.stack(columns, axis=1))
+        return cls.of_ratios([(x, np.ones(len(x))) for x in samples], rng, n_resamples)
+
+    @classmethod
+    def of_ratios(cls, pairs: list[tuple[np.ndarray, np.ndarray]], rng, n_resamples: int = 1000) -> "Curve":
+        """Ratios of two means over the same prompts, as of a variance to another; independent at each point.
+
+        Resamples are spread by Student's factor of few or unequal groups, see :func:`_spread`.
+
+        Args:
+            pairs: a list of n pairs, above and below, of shape (prompts,) each.
+        """
+        columns = [_resampled_ratios(*(np.asarray(x, float) for x in pair), rng, n_resamples) for pair in pairs]
+        return cls(np.array([np.mean(x) / np.mean(y) for x, y in pairs]), np.stack(columns, axis=1))
 
     def __truediv__(self, other) -> "Curve":
         """The curve relative to an exact one, or to a measured one whose prompts were resampled by the same draws."""
@@ -45,6 +57,9 @@ class Curve:
         """Lower and upper ends, at every point, of a band that holds the whole curve with 95 % confidence.
 
         Symmetric on a log scale where the curve is positive (the largest studentized deviation over the points).
+        Seen at 300 prompts and more: 0.94 to 0.97 for exponential, chi-square and log-normal losses, 0.92 to 0.95 at
+        one point of squared Student-t (df 4 and 5); of six such points together, whose variances are hardly there, 0.82
+        to 0.92. See tests/prompts/test_coverage.py.
         """
         positive = bool(np.all(self.resampled > 0) and np.all(self.mean > 0))
         mean, draws = (np.log(self.mean), np.log(self.resampled)) if positive else (self.mean, self.resampled)
@@ -63,7 +78,7 @@ class Curve:
         return Intervals(self.mean, *self.simultaneous())
 
     def pooled(self) -> Estimate:
-        """The mean over the points, which all count alike; NaN if there are none."""
+        """The mean over the points, which all count alike; NaN if there are none. Seen coverage: 0.92 to 0.98."""
         if len(self.mean) == 0:
             return Estimate.unknown()
         return replace(_percentile(self.mean.mean(), self.resampled.mean(1)), cases=len(self.mean))
@@ -94,11 +109,31 @@ def join(curves: list[Curve]) -> Curve:
     return Curve(np.concatenate([c.mean for c in curves]), np.concatenate([c.resampled for c in curves], axis=1))
 
 
-def _resampled_means(samples: np.ndarray, rng, n_resamples: int) -> np.ndarray:
-    groups = np.array_split(samples, min(GROUPS, len(samples)))
-    sums, counts = np.array([g.sum() for g in groups]), np.array([len(g) for g in groups])
-    draws = rng.integers(len(groups), size=(n_resamples, len(groups)))
-    return sums[draws].sum(1) / counts[draws].sum(1)
+def _resampled_ratios(above: np.ndarray, below: np.ndarray, rng, n_resamples: int) -> np.ndarray:
+    groups = min(GROUPS, len(above))
+    a, b = (np.array([part.sum() for part in np.array_split(x, groups)]) for x in (above, below))
+    draws = rng.integers(groups, size=(n_resamples, groups))
+    ratio, resampled = a.sum() / b.sum(), a[draws].sum(1) / b[draws].sum(1)
+    spread = _spread(a - ratio * b)
+    if ratio > 0 and np.all(resampled > 0):
+        return ratio * (resampled / ratio) ** spread
+    return ratio + spread * (resampled - ratio)
+
+
+def _spread(influence: np.ndarray) -> float:
+    """By how much intervals from groups must be wider than a normal law's, from what each group adds to the estimate.
+
+    Student's quantile over the normal one, and the root of g / (g - 1) by which resampling g groups underestimates a
+    variance. The degrees of freedom are those of a variance estimated from such groups, 2 / sum q^2 for their shares q
+    of it (Satterthwaite), halved: with heavy tails a few groups carry it, and the largest are yet unseen.
+    """
+    groups, squares = len(influence), influence**2
+    if groups < 2 or not squares.sum() > 0:
+        return 1.0
+    shares = squares / squares.sum()
+    freedom = 1 / float(shares @ shares) + 0.5
+    tail = (1 + CONFIDENCE) / 2
+    return float(stats.t.ppf(tail, freedom) / stats.norm.ppf(tail) * np.sqrt(groups / (groups - 1)))
 
 
 def _percentile(value: float, resampled: np.ndarray) -> Estimate:
