@@ -22,6 +22,8 @@ from lib.regression.predictors import NUMBERS_IN_MEMORY
 from lib.regression.sgd import Training
 from lib.regression.task import InContextRegression
 
+DIFFERENCE = 1e-3  # in s: eta and W are even and smooth, so that a difference over it is off by 1e-7
+
 
 def head_risks(
     problem: InContextRegression, attention: Attention, U, v, length, n_draws: int, rng
@@ -54,6 +56,40 @@ def head_risks(
         corrected = losses - slope * (in_block - exact)
         risks[index], errors[index] = corrected.mean(), corrected.std(ddof=1) / np.sqrt(n_draws)
     return risks, errors
+
+
+def softmax_losses(problem: InContextRegression, U, v, length, w, query) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The softmax risk of a head given each w and query, averaged over the prompt, and the gradient of its mean.
+
+    Args:
+        U, v: one head, as for :func:`head_risks`, shapes (d + 1, d) and (d + 1,).
+        w, query: the same for every head that is to be compared, shape (n, d) each.
+
+    Returns:
+        Shapes (n,), (d + 1, d) and (d + 1,). The derivatives of eta and W by s are differences, good to 1e-7.
+
+    Cost: about 6 ms for 4096 draws at d = 5.
+    """
+    a, target = query @ U.T, np.vecdot(query, w)
+    through = _times_covariance(problem, a, w)  # G a
+    image = _times_covariance(problem, np.broadcast_to(v, a.shape), w)  # G v
+    s, c, spread = np.sqrt(np.vecdot(a, through)), through @ v, image @ v
+    s = np.clip(s, DIFFERENCE / 10, LARGEST_S - DIFFERENCE)
+    eta, W = _weights(length, s)
+    by_s2 = [
+        (after - before) / (4 * DIFFERENCE * s)
+        for after, before in zip(_weights(length, s + DIFFERENCE), _weights(length, abs(s - DIFFERENCE)), strict=True)
+    ]
+    losses = ((c - target) ** 2 + W * c**2 + 2 * eta * c * target + eta * spread) / 2
+    by_c = c - target + W * c + eta * target
+    through_s2 = by_s2[1] * c**2 + 2 * by_s2[0] * c * target + by_s2[0] * spread  # 2 dR/ds^2, and d s^2 = 2 G a da
+    by_a = by_c[:, None] * image + through_s2[:, None] * through
+    return losses, by_a.T @ query / len(w), (by_c @ through + eta @ image) / len(w)
+
+
+def _weights(length, s) -> tuple[np.ndarray, np.ndarray]:
+    eta, W = (part[:, 0] for part in weights_excess((float(length),), s))
+    return eta + 1 / length, W - 1 / length
 
 
 def _losses(problem, attention, U, v, length, w, query) -> np.ndarray:

@@ -8,13 +8,14 @@ from scipy.optimize import minimize_scalar
 
 from lib.experiments.training_stability.flows import Trajectories
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.regression.best_heads import best_softmax
 from lib.regression.flow import gradient_flow
 from lib.regression.task import InContextRegression
 
 OMEGA = (0.05, 0.7)  # where the minimizer of lim L R_L is looked for
 FOREVER = "t = ∞"
+HEAD_ERROR = 1e-7  # of the best head, whose gradient is about 1e-10
 
 
 def order_of_limits(
@@ -32,7 +33,8 @@ def order_of_limits(
     Returns:
         Columns length, horizon ("t = 10", or "t = ∞" for the best head), value; and, the same in every row, limit, the
         minimizer of lim_L L R_L, and infinite, the end sqrt(d) of the infinite flow.
-        measured: the best head at the largest length over the limit. control: the infinite flow over it.
+        measured: the best head at the largest length over the limit. near miss: over the minimizer of the same constant
+        with e^{E s^2} in place of E e^{s^2}. control: the infinite flow over the limit.
     """
     problem, rows = InContextRegression(np.eye(dim), noise_std), []
     start, times = problem.balanced_init(alpha), np.array(horizons)
@@ -45,7 +47,9 @@ def order_of_limits(
     table = pd.DataFrame(rows).sort_values(["horizon", "length"], ignore_index=True)
     best = table[table["horizon"] == FOREVER]["value"].iloc[-1]
     table = table.assign(limit=limit, infinite=infinite)
-    return Comparison(table, Estimate.exact(best / limit), Estimate.exact(infinite / limit))
+    nearly = dim * _best_omega(problem, rough=True) ** 2
+    sides = {"control": Estimate.exact(infinite / limit), "near_miss": Estimate.exact(best / nearly)}
+    return Comparison(table, Estimate.exact(best / limit, HEAD_ERROR), **sides)
 
 
 def balance(
@@ -61,22 +65,27 @@ def balance(
         softmax: flows of softmax attention.
 
     Returns:
-        Columns length, change. measured: the largest change. control: that of softmax at its shortest prompt.
+        Columns length, change. measured: the largest change, for every length. near miss: softmax at its longest
+        prompt. control: softmax at its shortest.
     """
     start = problem.balanced_init(alpha)
     runs = [gradient_flow(problem, "linear", start, t_end, length=length) for length in lengths]
     changes = [float(np.abs(run.imbalance - run.imbalance[0]).max()) for run in runs]
-    shortest = softmax.softmax[min(softmax.softmax)]
+    near_miss, control = (
+        Estimate.exact(np.abs(softmax.softmax[which(softmax.softmax)].imbalance).max()) for which in (max, min)
+    )
     table = pd.DataFrame({"length": lengths, "change": changes})
-    return Comparison(table, Estimate.exact(max(changes)), Estimate.exact(np.abs(shortest.imbalance).max()))
+    return Comparison(table, Intervals.exact(changes), control, near_miss=near_miss)
 
 
-def _best_omega(problem: InContextRegression) -> float:
-    """The omega of the head (omega I, 1 / omega) with the least lim_L L R_L."""
+def _best_omega(problem: InContextRegression, rough: bool = False) -> float:
+    """The omega of the head (omega I, 1 / omega) with the least lim_L L R_L; rough: with e^{E s^2} for E e^{s^2}."""
+    d = problem.dimension
 
     def constant(log_omega):
         omega = np.exp(log_omega)
-        return problem.long_prompt_constant(omega * np.eye(problem.dimension), 1 / omega)
+        exact = problem.long_prompt_constant(omega * np.eye(d), 1 / omega)
+        return exact * np.exp(d * omega**2) * (1 - 2 * omega**2) ** (d / 2) if rough else exact
 
     found = minimize_scalar(constant, bounds=tuple(np.log(OMEGA)), method="bounded", options={"xatol": 1e-10})
     return float(np.exp(found.x))

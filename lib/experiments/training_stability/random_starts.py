@@ -1,55 +1,33 @@
-r"""Softmax training from random starts, outside of the theorem's block: where it goes, and the other head it may find.
+"""Softmax training from random starts, outside of the theorem's block: where it goes, and where it would end.
 
-From random matrices Q, K, V, O training may also find a head that exchanges x and y: it scores the tokens by y and
-reads out x. With e a unit eigenvector of Sigma, gamma its eigenvalue, and nu, xi two sizes,
-
-    score_i = nu y_i (e . x_q),   prediction = xi e . sum_i p_i x_i  ->  nu xi gamma (e . w) (e . x_q)   as L grows:
-
-one direction is learned, and half the task variance of all others is left. Its risk at a finite prompt length is that
-of :func:`lib.regression.head_risk.head_risks`. (Found by notebook 03, which holds the runs against it.)
+The trained heads are told apart by what they read out: mostly y, or x. The latter linger at a head that exchanges x and
+y, which is a saddle, see :mod:`lib.experiments.training_stability.exchanged`. How far they come depends on the number
+of steps; where they would end does not, and is found by descending the exact risk from each trained head.
 """
 
-import math
-
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy.optimize import minimize_scalar
 
-from lib.experiments.stochastic_training import over_seeds
+from lib.experiments.training_stability.exchanged import (
+    Head,
+    best_exchanged,
+    descend,
+    mixed_head,
+    relative_risks,
+)
+from lib.notebook import figures
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import NORMAL, Intervals
 from lib.prompts.streams import stream
 from lib.regression.best_heads import best_softmax
-from lib.regression.head_risk import checkpoint_risks, head_risks
+from lib.regression.head_risk import head_risks
 from lib.regression.sgd import default_start, train
 from lib.regression.task import InContextRegression
 
-CHECKPOINTS = 14
-DRAWS = 2048  # of task and query, for the risk of a trained head
-SEARCH_DRAWS, FINAL_DRAWS = 4096, 2**16  # for the exchanged head, while it is looked for and at the end
-NU = (0.01, 2.0)  # where its size is looked for
-EARLY = 0.1  # fraction of the training at which a run has not yet arrived
-
-
-def exchanged_risk(*, problem: InContextRegression, length: int, seed: int) -> float:
-    """Risk of the best head that exchanges x and y along the largest eigenvalue of Sigma, to about 1 %.
-
-    The risk is quadratic in xi; nu is found by a bounded search. For an infinite prompt it would be
-    task_variance (tr Sigma - gamma) / 2.
-    """
-    direction = np.linalg.eigh(problem.covariance)[1][:, -1]
-
-    def risk(log_nu: float, n_draws: int) -> float:
-        U = np.vstack([np.zeros_like(problem.covariance), np.exp(log_nu) * direction])
-        v = np.outer([0.0, 1.0, 2.0], np.append(direction, 0.0))
-        rng = stream(seed, "exchanged")
-        zero, one, two = head_risks(problem, "softmax", np.stack([U] * 3), v, length, n_draws, rng)[0]
-        square = (two - 2 * one + zero) / 2
-        return zero - (one - zero - square) ** 2 / (4 * square)
-
-    bounds = math.log(NU[0]), math.log(NU[1])
-    found = minimize_scalar(risk, bounds=bounds, args=(SEARCH_DRAWS,), method="bounded")
-    return float(risk(found.x, FINAL_DRAWS))
+CHECKPOINTS = 24
+DRAWS = 2**13  # of task and query, the same for all heads
+LEVELS = {"exchanged": "best exchanged head", "mixed": "mixed head", "best": "best softmax head"}
 
 
 def random_starts(
@@ -62,7 +40,7 @@ def random_starts(
     batch: int,
     seed: int,
 ) -> Comparison:
-    """Softmax SGD of Q, K, V, O from random starts, told apart by what the trained head reads out: mostly y, or x.
+    """Softmax SGD of Q, K, V, O from random starts, and the local minimum of the exact risk below each trained head.
 
     Args:
         problem: the task.
@@ -74,40 +52,73 @@ def random_starts(
         seed: root of the random draws.
 
     Returns:
-        Columns reads ("y" or "x"), runs, head (a label), time, measured (mean risk over those runs), low, high
-        (Student's 95 % interval, each by itself), exact (the best softmax risk of the length, or that of
-        :func:`exchanged_risk`), the first three relative to it, and best, the best softmax risk.
-        Two parts: "y", the runs that read out y over the best softmax head, control a tenth of the training; "x", the
-        others over the best exchanged head, control over the best softmax head.
+        Columns run, reads ("y" or "x"), time, risk; end, the risk of the minimum below the trained head; and, the same
+        in every row, best, exchanged and mixed: the risks of the best softmax head, of the best exchanged head, and of
+        the minimum below it. All are averages over the same draws.
+        Two parts: "y", ends of the runs that read out y over the risk of the best softmax head, near miss that of the
+        best with one token less, control that of the mixed head; "x", ends of the others
+        over the risk of the mixed head, near miss that of the best exchanged head, control of the best softmax head.
+
+    Cost: that of :func:`lib.regression.sgd.train`, and 1.5 s a start for its end.
     """
     inits = [default_start(problem.dimension, stream(seed, "default", k)) for k in range(starts)]
     rngs = [stream(seed, "random start", k) for k in range(starts)]
     settings = {"step_size": step_size, "n_steps": n_steps, "rngs": rngs, "batch": batch, "n_checkpoints": CHECKPOINTS}
     run = train(problem, length, inits, attention=("softmax",), **settings)
-    risks, _ = checkpoint_risks(problem, run, n_draws=DRAWS, rng=stream(seed, "draws"))
-    readout = run.heads()[1][0, :, -1]
-    reads_x = np.linalg.norm(readout[:, :-1], axis=1) > np.abs(readout[:, -1])
-    best = problem.risk_and_gradient("softmax", *best_softmax(problem, length), length)[0]
-    levels = {"y": best, "x": exchanged_risk(problem=problem, length=length, seed=seed)}
-    tables = []
-    for reads, chosen in (("y", ~reads_x), ("x", reads_x)):
-        if chosen.any():
-            frame = over_seeds(risks[0][chosen], np.full(len(run.time), levels[reads]), together=1)
-            label = f"reads {reads}: {chosen.sum()} of {starts}"
-            tables.append(frame.assign(reads=reads, runs=chosen.sum(), head=label, time=run.time, best=best))
-    table = pd.concat(tables, ignore_index=True)
-    reading_y, reading_x = (table[table["reads"] == reads] for reads in "yx")
+    U, v = (part[0] for part in run.heads())
+    risks, _ = _risks(problem, U, v, length, seed)
+    trained = [Head(*last) for last in zip(U[:, -1], v[:, -1], strict=True)]
+    reads_x = np.array([np.linalg.norm(head.v[:-1]) > abs(head.v[-1]) for head in trained])
+    ends = [descend(problem, head, length, seed + 1) for head in trained]
+    best, exchanged = best_softmax(problem, length), best_exchanged(problem=problem, length=length, seed=seed)
+    mixed = mixed_head(problem, exchanged, length, seed)
+    known = {"best": Head.of_block(*best), "exchanged": exchanged.head, "mixed": mixed}
+    levels = {name: float(_risks(problem, head.U, head.v, length, seed)[0]) for name, head in known.items()}
+    end_risks, errors = _risks(problem, np.stack([x.U for x in ends]), np.stack([x.v for x in ends]), length, seed)
+    columns = {"run": np.arange(starts), "reads": np.where(reads_x, "x", "y"), "end": end_risks}
+    table = pd.DataFrame(columns).loc[np.repeat(np.arange(starts), len(run.time))]
+    table = table.assign(time=np.tile(run.time, starts), risk=risks.ravel(), **levels).reset_index(drop=True)
     parts = {
-        "y": Comparison(reading_y, _reached(reading_y), _reached(reading_y, fraction=EARLY)),
-        "x": Comparison(reading_x, _reached(reading_x), _reached(reading_x, over="best")),
+        "y": _at_best(problem, length, levels["mixed"], end_risks[~reads_x], errors[~reads_x]),
+        "x": _at_mixed(problem, length, [end for end, x in zip(ends, reads_x, strict=True) if x], known, seed),
     }
     return Comparison(table, parts=parts)
 
 
-def _reached(rows: pd.DataFrame, over: str = "exact", fraction: float = 1.0) -> Estimate:
-    """Mean risk of some runs over a column, at a fraction of the training; unknown for fewer than two runs."""
-    rows = rows[rows["time"] <= fraction * rows["time"].max()]
-    if len(rows) == 0 or rows["runs"].iloc[0] < 2:
-        return Estimate.unknown()
-    last = rows.iloc[-1]
-    return Estimate(*(float(last[x] / last[over]) for x in ("measured", "low", "high")))
+def figure(table: pd.DataFrame) -> plt.Figure:
+    """Every run of :func:`random_starts`, colored by what it reads out, and the three levels."""
+    drawn, (axis,) = figures.panels(1, height=4.2)
+    colors = dict(zip(("y", "x"), figures.palette(2), strict=True))
+    for (_, reads), rows in table[table["time"] > 0].groupby(["run", "reads"]):
+        axis.plot(rows["time"], rows["risk"], color=colors[reads], lw=1.0, alpha=0.8)
+    for reads, color in colors.items():
+        runs = table[table["reads"] == reads]["run"].nunique()
+        axis.plot([], [], color=color, label=f"reads out {reads}: {runs} runs")
+    for (column, label), style in zip(LEVELS.items(), (":", "--", "-"), strict=True):
+        axis.axhline(table[column].iloc[0], color=figures.BLACK, ls=style, lw=1.2, label=label)
+    axis.set(xscale="log", yscale="log", xlabel="flow time = step size × steps", ylabel="excess risk")
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figures.plain_ticks(axis, table["time"])
+    return drawn
+
+
+def _risks(problem, U, v, length, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    return head_risks(problem, "softmax", U, v, length, DRAWS, stream(seed, "levels"))
+
+
+def _at_best(problem, length, mixed: float, risks: np.ndarray, errors: np.ndarray) -> Comparison:
+    """Risks of minima, with their standard errors, over that of the best softmax head; and over those of the wrong."""
+    sides = {"measured": length, "near_miss": length - 1}
+    exact = {x: problem.risk_and_gradient("softmax", *best_softmax(problem, L), L)[0] for x, L in sides.items()}
+    ends = risks, risks - NORMAL * errors, risks + NORMAL * errors
+    return Comparison(
+        **{x: Intervals(*(end / risk for end in ends)) for x, risk in (exact | {"control": mixed}).items()}
+    )
+
+
+def _at_mixed(problem, length, ends: list[Head], known: dict[str, Head], seed: int) -> Comparison:
+    """Risks of minima over that of the mixed head, the best exchanged one, and the best softmax head."""
+    sides = {"measured": "mixed", "near_miss": "exchanged", "control": "best"}
+    return Comparison(
+        **{side: relative_risks(problem, ends, known[name], length, seed) for side, name in sides.items()}
+    )

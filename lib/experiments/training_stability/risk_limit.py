@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import minimize_scalar
 
 from lib.experiments.settings import regression
 from lib.finite_prompt import local_slope
@@ -26,28 +27,57 @@ def standard_settings(*, dims: Sequence[int], noise_std: float) -> dict[str, InC
 
 
 def risk_limits(*, settings: dict[str, InContextRegression], lengths: Sequence[float]) -> Comparison:
-    """lim_t R_L, the risk of the best softmax head of each length, with its slope to the next length.
+    r"""lim_t R_L, the risk of the best softmax head of each length, against its derived 1/L law.
+
+    With R_L = R_inf + C / L + ... the best heads tend to one without infinite-prompt risk, A = Sigma^{-1} / b, of the
+    least C(Sigma^{-1} / b, b) over b (C is :meth:`InContextRegression.long_prompt_constant`): L lim_t R_L -> min_b C.
 
     Args:
         settings: regressions by name; "d = 2" must be among them.
         lengths: prompt lengths L, in tokens, increasing; at least 2.
 
     Returns:
-        Columns setting, length; risk, and "at optimum", that of (A*, b*); slope and "slope at optimum" of -log risk in
-        log L to the next length (the last has none).
-        measured: the worst slope at the largest lengths. control: that of (A*, b*) in dimension 2.
+        Columns setting, length; risk, and "at optimum", that of (A*, b*); constant, min_b C; slope and "slope at
+        optimum" of -log risk in log L to the next length (the last has none).
+        measured: L lim_t R_L / min_b C at the largest L, in every setting. near miss: over the constant with the
+        variance of the scores averaged before its exponential. control: the same of (A*, b*) in dimension 2.
     """
-    tables = []
+    tables, measured, nearly, errors = [], [], [], []
     for name, problem in settings.items():
-        risks = np.array([float(problem.softmax_risk(*best_softmax(problem, L), L).value) for L in lengths])
-        at_optimum = problem.softmax_risk(*problem.optimum(), lengths).value
-        columns = {"setting": name, "length": lengths, "risk": risks, "at optimum": at_optimum}
+        found = [problem.softmax_risk(*best_softmax(problem, L), L) for L in lengths]
+        risks, at_optimum = np.array([x.value for x in found]), problem.softmax_risk(*problem.optimum(), lengths).value
+        constant, rough = least_constant(problem)
+        columns = {"setting": name, "length": lengths, "risk": risks, "at optimum": at_optimum, "constant": constant}
         columns |= {"slope": np.append(local_slope(lengths, risks), np.nan)}
         columns |= {"slope at optimum": np.append(local_slope(lengths, at_optimum), np.nan)}
         tables.append(pd.DataFrame(columns))
+        measured.append(lengths[-1] * risks[-1] / constant)
+        nearly.append(lengths[-1] * risks[-1] / rough)
+        errors.append(lengths[-1] * found[-1].numerical_error / constant)
     table = pd.concat(tables, ignore_index=True)
-    last = table.dropna().groupby("setting").last()
-    return Comparison(table, Intervals.exact(last["slope"]), Estimate.exact(last.loc[SLOW, "slope at optimum"]))
+    slow = table[table["setting"] == SLOW].iloc[-1]
+    control = Estimate.exact(slow["length"] * slow["at optimum"] / slow["constant"])
+    error = float(np.max(errors))
+    return Comparison(table, Intervals.exact(measured, error), control, near_miss=Intervals.exact(nearly, error))
+
+
+def least_constant(problem: InContextRegression) -> tuple[float, float]:
+    r"""min_b C(Sigma^{-1} / b, b), and the same with e^{E s^2} in place of E e^{s^2}, which is wrong by little.
+
+    Both for queries of the prompt's covariance, where M = I / b^2: C is finite for b^2 > 2, and has the factor
+    E e^{s^2} = (1 - 2 / b^2)^{-d/2}, while E s^2 = d / b^2.
+    """
+    inverse, d = np.linalg.inv(problem.covariance), problem.dimension
+
+    def constant(log_b: float, rough: bool) -> float:
+        b = np.exp(log_b)
+        exact = problem.long_prompt_constant(inverse / b, b)
+        return exact * np.exp(d / b**2) * (1 - 2 / b**2) ** (d / 2) if rough else exact
+
+    bounds = 0.5 * np.log(2) + 1e-6, 0.5 * np.log(2) + 3.0
+    options = {"bounds": bounds, "method": "bounded", "options": {"xatol": 1e-9}}
+    exact, rough = (minimize_scalar(constant, args=(rough,), **options) for rough in (False, True))
+    return float(exact.fun), float(rough.fun)
 
 
 def lengths_for(
