@@ -27,7 +27,10 @@ class Curve:
     def of_ratios(cls, pairs: list[tuple[np.ndarray, np.ndarray]], rng, n_resamples: int = 1000) -> "Curve":
         """Ratios of two means over the same prompts, as of a variance to another; independent at each point.
 
-        Resamples are spread by Student's factor of few or unequal groups, see :func:`_spread`.
+        Resamples are spread by Student's factor of few or unequal groups, see :func:`_spread`. Seen coverage of ratios
+        of variances with a common log-normal factor, at 4096 prompts: 0.95 to 0.97; of gradients' variances in notebook
+        07, where single prompts may carry a fifth of a variance, 0.88 to 0.98 at 65,536 prompts (0.80 at the trained
+        head of 100 tokens) and 0.83 to 0.98 at 4096.
 
         Args:
             pairs: a list of n pairs, above and below, of shape (prompts,) each.
@@ -111,7 +114,8 @@ def join(curves: list[Curve]) -> Curve:
 
 def _resampled_ratios(above: np.ndarray, below: np.ndarray, rng, n_resamples: int) -> np.ndarray:
     groups = min(GROUPS, len(above))
-    a, b = (np.array([part.sum() for part in np.array_split(x, groups)]) for x in (above, below))
+    starts = np.arange(groups) * (len(above) // groups) + np.minimum(np.arange(groups), len(above) % groups)
+    a, b = (np.add.reduceat(x, starts) for x in (above, below))  # the sizes of groups differ by one at most
     draws = rng.integers(groups, size=(n_resamples, groups))
     ratio, resampled = a.sum() / b.sum(), a[draws].sum(1) / b[draws].sum(1)
     spread = _spread(a - ratio * b)
