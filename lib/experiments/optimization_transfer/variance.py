@@ -160,11 +160,8 @@ def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], num
                 rows.append(row | {"predicted": predicted[kind] if label == "1" else np.nan})
     curves, table = {}, pd.DataFrame(rows)
     for (kind, label), pairs in sizes.items():
-        # the same stream, so the same groups of prompts, in the numerator and in the denominator
-        above, below = (
-            Curve.from_samples([pair[k] for pair in pairs], stream(seed, "gains bootstrap", key)) for k in (0, 1)
-        )
-        curve = curves[kind, label] = above / below
+        # the same stream, so the same groups of prompts, for every control
+        curve = curves[kind, label] = Curve.of_ratios(pairs, stream(seed, "gains bootstrap", key))
         where = (table["control"] == kind) & (table["coefficient"] == label)
         for column, values in curve.columns().items():
             table.loc[where, "gain" if column == "measured" else column] = values
