@@ -23,10 +23,15 @@ def softmax_hessian(problem: InContextRegression, head: BlockHead, length, step:
 
     Shape and order as for :func:`infinite_hessian`. Cost: 2 (d^2 + 1) gradients, 30 ms at d = 5.
     """
+    return infinite_hessian(problem, head) + excess_hessian(problem, head, length, step)
+
+
+def excess_hessian(problem: InContextRegression, head: BlockHead, length, step: float = 1e-4) -> np.ndarray:
+    """Hessian of what finite prompts add to the infinite-prompt risk of softmax: accurate where it is tiny."""
     point = head.flat()
 
     def gradient(x):
-        return problem.risk_and_gradient("softmax", *BlockHead.from_flat(x), length)[1].flat()
+        return problem.excess_and_gradient("softmax", BlockHead.from_flat(x), float(length))[1].flat()
 
     rows = [(gradient(point + step * e) - gradient(point - step * e)) / (2 * step) for e in np.eye(len(point))]
     return (np.array(rows) + np.array(rows).T) / 2

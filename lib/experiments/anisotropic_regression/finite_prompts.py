@@ -5,15 +5,18 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.colors import LogNorm
+from scipy.optimize import minimize_scalar
 
 from lib.experiments.anisotropic_regression.infinite_flow import learned
 from lib.finite_prompt import local_slope, rate_exponent
+from lib.finite_prompt.weight_table import weights_excess
 from lib.notebook.comparison import Comparison
 from lib.notebook.figures import WIDTH
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
 from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
+from lib.regression import softmax_risk
 from lib.regression.best_heads import best_linear, best_softmax
 from lib.regression.head import BlockHead
 from lib.regression.predictors import ridge_risk, risks_on_prompts, softmax_head
@@ -21,6 +24,7 @@ from lib.regression.task import InContextRegression
 
 NUMBERS_AT_ONCE = 2**21  # of raw prompts
 CRITICAL_DIMENSION = 4  # where the coupling 1 / sqrt(d) is 1/2
+RELATIVE = 1e-8  # precision of the integrals
 
 
 def risk_curves(*, problem: InContextRegression, lengths: list[int], draws: int, seed: int) -> Comparison:
@@ -51,6 +55,75 @@ def risk_curves(*, problem: InContextRegression, lengths: list[int], draws: int,
     return Comparison(pd.DataFrame(rows).sort_values(["predictor", "length"], ignore_index=True))
 
 
+def price_constant(traces: float, dim: int, coupling: float, dim_in_power: int | None = None) -> float:
+    r"""Limit of L times the risk of a softmax head with b Sigma A = I, over that of linear attention.
+
+        (1 - 2 lambda)^{-d/2} { t / lambda + 1 / (1 - 2 lambda) } / (d t + 1),    t = 1 + sigma_eps^2 / (sigma_w^2 tr Sigma)
+
+    Args:
+        traces: t. dim: d. coupling: lambda of the queries, below 1/2: A = lambda^{1/2} Sigma^{-1}.
+        dim_in_power: another d in the exponent.
+
+    Source: notebook 04, from :meth:`lib.regression.task.InContextRegression.long_prompt_constant`.
+    """
+    power, grown = (1 - 2 * coupling) ** (-(dim_in_power or dim) / 2), 1 / (1 - 2 * coupling)
+    return power * (traces / coupling + grown) / (dim * traces + 1)
+
+
+def price_of_softmax(traces: float, dim: int, dim_in_power: int | None = None) -> float:
+    """The smallest :func:`price_constant` over the coupling: how much larger the risk of the best softmax head is.
+
+    It depends on the covariance through t alone, and tends to e in high dimension.
+    """
+
+    def log_constant(coupling):
+        return np.log(price_constant(traces, dim, coupling, dim_in_power))
+
+    return float(np.exp(minimize_scalar(log_constant, bounds=(1e-9, 0.5 - 1e-9), method="bounded").fun))
+
+
+def softmax_over_linear(*, problems: dict[str, InContextRegression], length: float) -> Comparison:
+    """Risk of the best softmax head over that of the best linear one, on a very long prompt, against its limit.
+
+    Args:
+        problems: regressions by name.
+        length: prompt length L.
+
+    Returns:
+        A row a problem: covariance, ratio (of the exact risks), limit, see :func:`price_of_softmax`; "no noise", the
+        limit without the noise of the labels; "d + 1", with d + 1 in place of d in the exponent.
+        measured: the ratio over the limit. near miss: over that without noise. control: the ratio itself, as if softmax
+        approached linear attention.
+    """
+    rows, errors = [], []
+    for name, problem in problems.items():
+        risk = problem.softmax_risk(*best_softmax(problem, length), length)
+        ratio = float(risk.value) / problem.linear_risk(*best_linear(problem, length), length)
+        traces, d = problem.token_variance / np.trace(problem.covariance), problem.dimension
+        row = {"covariance": name, "ratio": ratio, "limit": price_of_softmax(traces, d)}
+        rows.append(row | {"no noise": price_of_softmax(1.0, d), "d + 1": price_of_softmax(traces, d, d + 1)})
+        errors.append(float(risk.numerical_error / risk.value))
+    table = pd.DataFrame(rows)
+    sides = (table["ratio"] / against for against in (table["limit"], 1.0, table["no noise"]))
+    measured, control, near_miss = (Intervals.exact(side, np.array(errors) * side.to_numpy()) for side in sides)
+    return Comparison(table, measured, control, near_miss=near_miss)
+
+
+def at_the_mean_score(problem: InContextRegression, head: BlockHead, lengths) -> np.ndarray:
+    """The exact softmax risk with one mistake: the variance of the scores is the same for every query, its mean.
+
+    lengths: prompt lengths, shape (n,). Returns shape (n,).
+    """
+    A, b = head
+    S, Q, L = problem.covariance, problem.query_covariance, np.asarray(lengths, float)
+    image = S @ A
+    tables = weights_excess(tuple(L), np.sqrt([np.trace(A.T @ image @ Q)]))
+    eta, W = (np.ravel(table) + sign / L for table, sign in zip(tables, (1, -1), strict=True))
+    squared, crossed = np.trace(image @ Q @ image.T), np.trace(image @ Q)
+    twice = b**2 * (problem.token_variance * eta + W * squared) + 2 * b * eta * crossed
+    return problem.infinite_risk(*head) + problem.task_variance * twice / 2
+
+
 def risk_on_prompts(
     *, problem: InContextRegression, head: BlockHead, lengths: list[int], number_budget: int, seed: int
 ) -> Comparison:
@@ -65,7 +138,8 @@ def risk_on_prompts(
 
     Returns:
         A row a length: length, prompts, measured, low, high, exact.
-        measured: the curve over the exact risk. control: over that of linear attention.
+        measured: the curve over the exact risk. near miss: over :func:`at_the_mean_score`. control: over the risk of
+        linear attention. The part "one token less" has the same but for its near miss: over the exact risk at L - 1.
     """
     samples, numbers_each = [], problem.dimension + 1
     for length in lengths:
@@ -77,13 +151,28 @@ def risk_on_prompts(
         samples.append(np.concatenate(losses))
     curve = Curve.from_samples(samples, stream(seed, "raw prompts", "bootstrap"))
     exact, linear = problem.softmax_risk(*head, lengths).value, problem.linear_risk(*head, lengths)
-    return Comparison.of_curve(curve, exact, linear, length=lengths, prompts=[len(x) for x in samples])
+    shorter = problem.softmax_risk(*head, np.maximum(np.array(lengths) - 1, 1)).value
+    columns = {"length": lengths, "prompts": [len(x) for x in samples]}
+    wrong, less = (
+        Comparison.of_curve(curve, exact, linear, nearly, **columns)
+        for nearly in (at_the_mean_score(problem, head, lengths), shorter)
+    )
+    return Comparison(wrong.table, wrong.measured, wrong.control, {"one token less": less}, wrong.near_miss)
+
+
+def log_power(dim: int) -> float:
+    """p of the risk L^{-rho} (log L)^p of softmax at (A*, b*) for isotropic x.
+
+    d / 2 below d = 4, (d + 2) / 2 at it, 0 above. Source: heuristic, notebook 04.
+    """
+    return dim / 2 if dim < CRITICAL_DIMENSION else (dim + 2) / 2 if dim == CRITICAL_DIMENSION else 0.0
 
 
 def critical_dimension(*, dims: list[int], lengths: list[float], noise_std: float) -> Comparison:
     """Local slopes of the softmax risk at (A*, b*) for isotropic x, over the decade from each length.
 
-    The coupling there is d^{-1/2}: at most 1/2, the threshold of notebook 02, from dimension 4 on.
+    The coupling there is d^{-1/2}: at most 1/2, the threshold of notebook 02, from dimension 4 on. The derived slope is
+    that of L^{-rho} (log L)^p between the same two lengths.
 
     Args:
         dims: dimensions d of x.
@@ -91,23 +180,27 @@ def critical_dimension(*, dims: list[int], lengths: list[float], noise_std: floa
         noise_std: sigma_eps.
 
     Returns:
-        A row a dimension and length: dimension, length, slope, exponent (rho of the coupling).
-        measured: the slope at the largest length less the exponent, the worst of all dimensions but the critical one,
-        which converges too slowly. control: less 1.
+        A row a dimension and length: dimension, length, slope, exponent (rho of the coupling), derived (see
+        :func:`log_power`).
+        measured: the slope at the largest length less the derived one, in every dimension. near miss: less the
+        exponent, without the logarithm. control: less 1. The intervals are the errors of the integrals.
     """
     rows, ends = [], np.ravel([[x, 10 * x] for x in lengths])
     for d in dims:
         problem = InContextRegression(np.eye(d), noise_std)
-        slopes = local_slope(ends, problem.softmax_risk(*problem.optimum(), ends).value)[::2]
+        risk = softmax_risk.excess(problem, problem.optimum(), ends, RELATIVE)  # the infinite risk there is exactly 0
+        slopes = local_slope(ends, risk.value)[::2]
+        errors = (risk.numerical_error / risk.value)[::2] + (risk.numerical_error / risk.value)[1::2]
         exponent = float(rate_exponent(problem.coupling(problem.optimum().A)))
-        rows += [
-            {"dimension": d, "length": x, "slope": slope, "exponent": exponent}
-            for x, slope in zip(lengths, slopes, strict=True)
-        ]
+        for x, slope, error in zip(lengths, slopes, errors / np.log(10), strict=True):
+            derived = exponent - log_power(d) * np.log10(np.log(10 * x) / np.log(x))
+            row = {"dimension": d, "length": x, "slope": slope, "exponent": exponent, "derived": derived}
+            rows.append(row | {"error": error})
     table = pd.DataFrame(rows)
-    last = table[(table["length"] == max(lengths)) & (table["dimension"] != CRITICAL_DIMENSION)]
-    gaps = (last["slope"] - limit for limit in (last["exponent"], 1))
-    return Comparison(table, *(Intervals.exact(gap) for gap in gaps))
+    last = table[table["length"] == max(lengths)]
+    gaps = (last["slope"] - limit for limit in (last["derived"], 1, last["exponent"]))
+    measured, control, near_miss = (Intervals.exact(gap, last["error"].to_numpy()) for gap in gaps)
+    return Comparison(table.drop(columns="error"), measured, control, near_miss=near_miss)
 
 
 def spectra(*, problem: InContextRegression, lengths: list[int], draws: int, seed: int) -> Comparison:
@@ -157,8 +250,8 @@ def covariate_shift(*, problems: dict[str, InContextRegression], length: int, n_
     Returns:
         A row a pair: trained on, used on, risk (exact), and ``relative``, over that of predicting zero, which is
         sigma_w^2 tr(Sigma) / 2 on the covariance of use.
-        measured: the first head's risk on prompts of the second covariance, over the exact one. control: over its risk
-        on the covariance of its training.
+        measured: the first head's risk on prompts of the second covariance, over the exact one. near miss: over
+        :func:`at_the_mean_score`. control: over its risk on the covariance of its training.
     """
     heads = {name: best_softmax(problem, length) for name, problem in problems.items()}
     rows = []
@@ -173,7 +266,10 @@ def covariate_shift(*, problems: dict[str, InContextRegression], length: int, n_
     predictors, rng = {"softmax": softmax_head(*heads[own])}, stream(seed, "shift", length)
     measured = risks_on_prompts(problems[other], length, n_prompts, rng, predictors)["softmax"]
     risks = table[table["trained on"] == own].set_index("used on")["risk"]
-    return Comparison(table, measured.over(risks[other]), measured.over(risks[own]))
+    (nearly,) = at_the_mean_score(problems[other], heads[own], [length])
+    over = (measured.over(float(risk)) for risk in (risks[other], risks[own], nearly))
+    found, control, near_miss = over
+    return Comparison(table, found, control, near_miss=near_miss)
 
 
 def shift_figure(table: pd.DataFrame) -> plt.Figure:

@@ -8,6 +8,8 @@ from lib.notebook.comparison import Comparison
 from lib.prompts.estimate import Intervals
 from lib.regression.best_heads import best_linear, best_softmax
 from lib.regression.flow import Flow, gradient_flow
+from lib.regression.head import BlockHead
+from lib.regression.hessian import softmax_hessian
 from lib.regression.task import InContextRegression
 
 TRAINED = 1e-8  # norm of the gradient at which a flow has ended
@@ -25,9 +27,11 @@ def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[i
         A row a flow: data, attention, length, risk, ``time`` until the gradient is below 1e-8, coupling (of the queries
         at the trained head).
 
-        Two parts: "softmax", the final risk over that of the best head of the length, its control that of (A*, b*) over
-        the best; and "linear", the learned fractions over those of the best head, which has a closed form, its control
-        over the form without the variance of the labels. Both are the worst over the lengths.
+        Two parts, at every length: "softmax", the distance of the final head from the best one of its length, relative
+        to the norm of that (its table: length, distance, error, curvature, the smallest of the Hessian), its near miss
+        the distance from the best head of one token less, its control that from (A*, b*); and "linear", the learned
+        fractions over their closed form, its near miss over the form with 1 for 1 + 1/L, its control over the form
+        without the variance of the labels. The intervals are what is left of the gradient, over the curvature.
 
     Cost: about a second a length and problem.
     """
@@ -46,24 +50,38 @@ def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[i
     ]
     first, problem = next(iter(problems.items()))
     parts = {
-        "softmax": _over_best_risk(problem, {length: flows[first, "softmax", length] for length in lengths}),
+        "softmax": _from_the_best(problem, {length: flows[first, "softmax", length] for length in lengths}),
         "linear": _over_closed_form(problem, {length: flows[first, "linear", length] for length in lengths}),
     }
     return Comparison(pd.DataFrame(rows), parts=parts)
 
 
-def _over_best_risk(problem: InContextRegression, flows: dict[int, Flow]) -> Comparison:
-    def risks(heads) -> np.ndarray:
-        return np.array([float(problem.softmax_risk(*heads[length], length).value) for length in flows])
+def _from_the_best(problem: InContextRegression, flows: dict[int, Flow]) -> Comparison:
+    best = {length: best_softmax(problem, length) for length in flows}
+    curvature = [np.linalg.eigvalsh(softmax_hessian(problem, best[length], length))[0] for length in flows]
+    norms = np.array([head.norm() for head in best.values()])
+    error = TRAINED / np.array(curvature) / norms
 
-    best = risks({length: best_softmax(problem, length) for length in flows})
-    star = risks(dict.fromkeys(flows, problem.optimum()))
-    ends = np.array([flow.risk[-1] for flow in flows.values()])
-    return Comparison(measured=Intervals.exact(ends / best), control=Intervals.exact(star / best))
+    def distances(heads: list[BlockHead]) -> np.ndarray:
+        return np.array([flow.end.distance(head) for flow, head in zip(flows.values(), heads, strict=True)]) / norms
+
+    measured = distances([*best.values()])
+    shorter = distances([best_softmax(problem, max(length - 1, 1)) for length in flows])
+    star = distances([problem.optimum()] * len(flows))
+    table = pd.DataFrame({"length": [*flows], "distance": measured, "error": error, "curvature": curvature})
+    sides = (Intervals.exact(side, error) for side in (measured, star, shorter))
+    measured, control, near_miss = sides
+    return Comparison(table, measured, control, near_miss=near_miss)
 
 
 def _over_closed_form(problem: InContextRegression, flows: dict[int, Flow]) -> Comparison:
+    gamma, variance = np.linalg.eigvalsh(problem.covariance), problem.token_variance
+    length, b = (np.array(x, float)[:, None] for x in ([*flows], [flow.end.b for flow in flows.values()]))
     ends = np.stack([learned(problem, *flow.end) for flow in flows.values()])
     closed = np.stack([learned(problem, *best_linear(problem, length)) for length in flows])
-    without_labels = 1 / (1 + 1 / np.array(list(flows)))[:, None]
-    return Comparison(measured=Intervals.exact(ends / closed), control=Intervals.exact(ends / without_labels))
+    # In b omega_i the risk is quadratic, of curvature sigma_w^2 gamma_i^3 / closed, and its slope is dR/domega_i / b.
+    error = TRAINED * closed / (b * gamma**2 * problem.task_variance)
+    nearly, without_labels = gamma / (gamma + variance / length), 1 / (1 + 1 / length)
+    sides = (Intervals.exact(ends / form, np.ravel(error / form)) for form in (closed, without_labels, nearly))
+    measured, control, near_miss = sides
+    return Comparison(measured=measured, control=control, near_miss=near_miss)

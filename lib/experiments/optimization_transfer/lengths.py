@@ -1,18 +1,19 @@
-"""Which prompt length to train at: heads of one length used at another, exactly."""
+"""Which prompt length to train at: heads of one length used at another, exactly, and the laws that say how far."""
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
+from lib.experiments.optimization_transfer.leading_order import Law, judged_by_law, law_of, without_noise
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
 from lib.regression.step_rules import long_prompt
 from lib.regression.task import InContextRegression
 
-LONG = 200  # tokens from which on the head for infinite L is judged
-REACH_ERROR = 1e-3  # of the slope, from the tolerance in log L
+AS_TRAINED, REPAIRED = "as trained", "with a new b"
+FARTHEST = 1e8  # tokens that stand for L to infinity
+LONG = 1e5  # tokens from which on the head for infinite L is within 1e-3 of the best risk, and costs nothing
 
 
 def recalibrated(problem: InContextRegression, A, length) -> BlockHead:
@@ -26,73 +27,119 @@ def recalibrated(problem: InContextRegression, A, length) -> BlockHead:
 def transfer(
     *, problems: dict[str, InContextRegression], trained_lengths: list[int], used_lengths: list[int]
 ) -> Comparison:
-    """Risk of the best softmax head of L1 used at L2, over the best risk at L2: exact.
+    """Risk of the best softmax head of L1 used at L2, over the best risk at L2: exact, and to leading order.
 
     Args:
-        problems: tasks by the name of their covariance, "isotropic" among them.
+        problems: tasks by the name of their covariance.
         trained_lengths: L1, where a head is trained.
         used_lengths: L2, where it is used.
 
     Returns:
-        A row a covariance, head and L2: ``trained at`` (a length, "limit", the head for L to infinity in closed form,
-        or "(A*, b*)"), ``used at``, ``penalty`` as trained, ``recalibrated`` with the b that is best at L2, covariance.
-        Parts: "limit head", the worst penalty of the limit from LONG tokens on (control: of (A*, b*)); "recalibrate",
-        the worst recalibrated one of trained heads, isotropic (control: anisotropic).
+        A row a covariance, head and L2: covariance, ``trained at``, ``used at``, ``as trained``, ``with a new b`` (the
+        best at L2), and what the laws of :mod:`leading_order` say of both: ``law``, ``law with a new b``.
     """
-    table = pd.concat(
-        [_transfer(p, trained_lengths, used_lengths).assign(covariance=name) for name, p in problems.items()],
-        ignore_index=True,
-    )
-    used = table[table["used at"] >= LONG].groupby("trained at")["penalty"].max()
-    repaired = table[table["trained at"].str.startswith("L")].groupby("covariance")["recalibrated"].max()
-    pairs = {
-        "limit head": (used["limit"], used["(A*, b*)"]),
-        "recalibrate": (repaired["isotropic"], repaired.drop("isotropic").max()),
-    }
-    return Comparison(table, parts={k: Comparison(table, *map(Estimate.exact, pair)) for k, pair in pairs.items()})
-
-
-def _transfer(problem: InContextRegression, trained_lengths, used_lengths) -> pd.DataFrame:
-    heads = {f"L₁ = {x:,.0f}": best_softmax(problem, x) for x in trained_lengths}
-    heads |= {"limit": long_prompt(problem).head, "(A*, b*)": problem.optimum()}
     rows = []
-    for used in used_lengths:
-        best = _risk(problem, best_softmax(problem, used), used)
-        for name, head in heads.items():
-            adapted = _risk(problem, recalibrated(problem, head.A, used), used)
-            row = {"trained at": name, "used at": used, "penalty": _risk(problem, head, used) / best}
-            rows.append(row | {"recalibrated": adapted / best})
-    return pd.DataFrame(rows)
+    for name, problem in problems.items():
+        law, heads = law_of(problem), {x: best_softmax(problem, x) for x in trained_lengths}
+        for used in used_lengths:
+            best = _risk(problem, heads.get(used) or best_softmax(problem, used), used)
+            for trained, head in heads.items():
+                off = used * (1 / trained - 1 / used) ** 2
+                row = {"covariance": name, "trained at": trained, "used at": used}
+                row[AS_TRAINED] = _risk(problem, head, used) / best
+                row[REPAIRED] = _risk(problem, recalibrated(problem, head.A, used), used) / best
+                rows.append(row | {"law": 1 + law.penalty * off, "law " + REPAIRED: 1 + law.repaired * off})
+    return Comparison(pd.DataFrame(rows))
 
 
-def reach(*, problem: InContextRegression, trained_lengths: list[float], penalty: float) -> Comparison:
-    """The largest L2 up to which a head trained at L1 costs at most the penalty, with its slope to the next L1.
+def reach(*, problems: dict[str, InContextRegression], trained_lengths: list[float], penalty: float) -> Comparison:
+    """The largest L2 up to which a head trained at L1 costs at most the penalty, as it is and with a new b.
 
-    Solved in log L2 to 0.1 %, around C / (infinite-prompt risk of the head), where it is to leading order.
+    To leading order (penalty - 1) L1^2 / q, and (penalty - 1) L1^2 / q' with a new b; solved in log L2 to 1e-4.
 
     Args:
-        problem: the task.
-        trained_lengths: L1, increasing: two short ones and two long ones.
+        problems: tasks by the name of their covariance; the first one is followed over all L1, the others at the last.
+        trained_lengths: L1, increasing.
         penalty: risk over the best risk, above 1.
 
     Returns:
-        A row an L1: ``trained at``, reach, slope. measured: the last slope. control: the first.
+        A row a covariance, L1 and head: covariance, ``trained at``, head ("as trained" or "with a new b"), reach,
+        ``law``, ``reach / law``; heads whose law has no end (isotropic x, with a new b) are left out.
+        Parts, at the last L1 over the law, one a covariance (near miss: the law without label noise): "as trained"
+        (control: at the first L1); "with a new b" (control: the law of the head as trained).
     """
-    found, limit = [], long_prompt(problem)
+    rows, sides = [], {AS_TRAINED: [], REPAIRED: []}
+    for name, problem in problems.items():
+        law, nearly = law_of(problem), law_of(without_noise(problem))
+        for trained in trained_lengths if not rows else trained_lengths[-1:]:
+            head = best_softmax(problem, trained)
+            for kind, q in _constants(law).items():
+                expected = (penalty - 1) * trained**2 / q
+                found = _reach(problem, head, penalty, expected, kind == REPAIRED)
+                row = {"covariance": name, "trained at": trained, "head": kind, "reach": found, "law": expected}
+                rows.append(row | {"reach / law": found / expected})
+        for kind, q in _constants(law).items():
+            last = [row for row in rows if row["covariance"] == name and row["head"] == kind]
+            own, first = last[-1]["reach / law"], last[0]["reach / law"]
+            sides[kind].append([own, first, own * _constants(nearly)[kind] / q, own * law.penalty / q])
+    table = pd.DataFrame(rows)
+    parts = {}
+    if trained := sides[AS_TRAINED]:
+        # the first task alone is followed to short prompts
+        parts[AS_TRAINED] = judged_by_law(table, [x[0] for x in trained], [trained[0][1]], [x[2] for x in trained])
+    if repaired := sides[REPAIRED]:
+        parts[REPAIRED] = judged_by_law(table, *([x[k] for x in repaired] for k in (0, 3, 2)))
+    return Comparison(table, parts=parts)
+
+
+def _constants(law: Law) -> dict[str, float]:
+    return {AS_TRAINED: law.penalty} | ({REPAIRED: law.repaired} if law.repaired else {})
+
+
+def _reach(problem: InContextRegression, head: BlockHead, penalty: float, expected: float, repaired: bool) -> float:
+    def excess(log_length):
+        used = float(round(np.exp(log_length)))
+        best = long_prompt(problem).head if used > LONG else best_softmax(problem, used)
+        mine = recalibrated(problem, head.A, used) if repaired else head
+        return np.log(_risk(problem, mine, used) / _risk(problem, best, used) / penalty)
+
+    low = high = np.log(expected)
+    while excess(high) < 0:
+        high += 0.3
+    while excess(low) > 0:
+        low -= 0.3
+    return float(np.exp(brentq(excess, low, high, xtol=1e-4)))
+
+
+def isotropic_repair(*, problem: InContextRegression, trained_lengths: list[int]) -> Comparison:
+    """Isotropic x: a head trained at L1 with the b that is best at L2, for L2 to infinity; exact and in closed form.
+
+    With A = a I the new b brings b A to the valley, so that the penalty tends to C(I / b1) / C at b1 = 1 / a; it is
+    infinite from the coupling 1/2 on.
+
+    Args:
+        problem: an isotropic task.
+        trained_lengths: L1.
+
+    Returns:
+        A row an L1: ``trained at``, ``coupling`` of its head, ``penalty`` at FARTHEST tokens, ``C(b1) / C``, and its
+        expansion to second order, ``quadratic``.
+        measured: (penalty - 1) over (C(b1) / C - 1), an L1. control: the same over what the head costs as trained.
+        near miss: over the expansion.
+    """
+    limit, rows, ratios = long_prompt(problem), [], []
+    best = _risk(problem, limit.head, FARTHEST)
     for trained in trained_lengths:
         head = best_softmax(problem, trained)
-        guess = np.log(limit.constant / ((penalty - 1) * problem.infinite_risk(*head)))
-
-        def excess(log_length, head=head):
-            used = float(round(np.exp(log_length)))
-            # the head for infinite L is within 1e-3 of the best risk from 1e5 tokens on, and costs nothing
-            best = limit.head if used > 1e5 else best_softmax(problem, used)
-            return np.log(_risk(problem, head, used) / _risk(problem, best, used) / penalty)
-
-        found.append(np.exp(brentq(excess, guess - 1.5, guess + 1.0, xtol=1e-3)))
-    slopes = np.append(np.diff(np.log(found)) / np.diff(np.log(trained_lengths)), np.nan)
-    table = pd.DataFrame({"trained at": trained_lengths, "reach": found, "slope": slopes})
-    return Comparison(table, Estimate.exact(slopes[-2], REACH_ERROR), Estimate.exact(slopes[0]))
+        b = problem.dimension / float(np.trace(problem.covariance @ head.A))
+        valley = problem.long_prompt_constant(head.A, b) / limit.constant
+        quadratic = 1 + limit.curvature / (2 * limit.constant) * np.log(b / limit.head.b) ** 2
+        found = _risk(problem, recalibrated(problem, head.A, FARTHEST), FARTHEST) / best
+        as_trained = _risk(problem, head, FARTHEST) / best
+        row = {"trained at": trained, "coupling": problem.coupling(head.A), "penalty": found}
+        rows.append(row | {"C(b1) / C": valley, "quadratic": quadratic})
+        ratios.append([(x - 1) / (y - 1) for x, y in ((found, valley), (as_trained, valley), (found, quadratic))])
+    return judged_by_law(pd.DataFrame(rows), *zip(*ratios, strict=True))
 
 
 def _risk(problem: InContextRegression, head: BlockHead, length) -> float:

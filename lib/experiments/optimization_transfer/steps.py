@@ -1,13 +1,16 @@
-"""Step sizes from the limit, with exact gradients: the largest stable step, the edge of stability, the race."""
+"""Step sizes from the limit, with exact gradients: the edge of stability, the pilot and the race."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.linalg import eigh
 
 from lib.notebook.comparison import Comparison
-from lib.prompts.estimate import Estimate, Intervals
+from lib.prompts.estimate import NORMAL, Estimate, Intervals
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
 from lib.regression.hessian import infinite_hessian, softmax_hessian, stable_step
@@ -21,43 +24,21 @@ from lib.regression.step_rules import (
     momentum,
     optimal_constant_step,
     preconditioned,
+    preconditioner,
     schedule,
 )
 from lib.regression.task import InContextRegression
 
 LARGEST_COUPLING = 9.0  # where a run is given up: scores this large freeze the softmax on a few tokens
-HESSIAN_ERROR = 1e-5  # of a stable step, from differences of the gradient
 EDGE_ERROR = 1e-3  # of the sharpness at the edge, where heads keep jumping
 EDGE = 2.0  # step x largest curvature at the edge of stability
 CLOSED, TUNED = ", closed form", ", tuned"
-PRECONDITIONED, MISMATCHED = "preconditioned" + CLOSED, "mismatched"
-
-
-def stable_steps(*, problems: dict[str, InContextRegression], lengths: list[int]) -> Comparison:
-    """The largest stable step at the best softmax head of each length: exact, and from the limit's Hessian.
-
-    Args:
-        problems: tasks by the name of their covariance.
-        lengths: prompt lengths L.
-
-    Returns:
-        A row a covariance and length: covariance, length, exact (from the Hessian of the softmax risk), and from the
-        limit's Hessian at ``same head``, at the head for L to infinity (``long prompt``), and at ``(A*, b*)``.
-        measured: same head over exact, the worst. control: (A*, b*) over exact.
-    """
-    rows = []
-    for name, problem in problems.items():
-        at_star, far = problem.optimum(), long_prompt(problem).head
-        for length in lengths:
-            head = best_softmax(problem, length)
-            row = {"covariance": name, "length": length}
-            row["exact"] = stable_step(softmax_hessian(problem, head, length))
-            for column, where in {"same head": head, "long prompt": far, "(A*, b*)": at_star}.items():
-                row[column] = stable_step(infinite_hessian(problem, where))
-            rows.append(row)
-    table = pd.DataFrame(rows)
-    same, star = table["same head"] / table["exact"], table["(A*, b*)"] / table["exact"]
-    return Comparison(table, Intervals.exact(same, numerical_error=HESSIAN_ERROR), Intervals.exact(star))
+PRECONDITIONED = "preconditioned" + CLOSED
+CHANGES = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8)  # of the head in one preconditioned step: what the pilot tries, ascending
+FACTORS = (1.0, 1.25, 1.5, 1.75, 1.9)  # of the schedule: what the pilot tries, ascending
+ROUNDING = np.sqrt(1 / 12)  # standard deviation of a number of steps that is rounded up
+SMALLER = np.geomspace(1 / 2, 1 / 200, 10)  # sizes of smaller starts, relative to alpha
+LONG_FROM = 100  # tokens from which on the law of small starts is judged
 
 
 def edge_of_stability(
@@ -77,7 +58,8 @@ def edge_of_stability(
         A row a fraction: fraction, step, ``sharpness`` (step x largest curvature of the limit at the end, the mean head
         of the last two steps, between which one at the edge jumps), ``exact sharpness`` (of the softmax risk) and
         ``risk / best``.
-        measured: the sharpness of positive fractions farthest from 2. control: of negative ones.
+        measured: the exact sharpness of positive fractions. near miss: that of the limit. control: the exact one of
+        negative fractions.
     """
     best = best_softmax(problem, length)
     smallest = float(problem.softmax_risk(*best, length).value)
@@ -92,8 +74,12 @@ def edge_of_stability(
         row["exact sharpness"] = 2 * step / stable_step(softmax_hessian(problem, mean, length))
         rows.append(row | {"risk / best": problem.risk_and_gradient("softmax", *mean, length)[0] / smallest})
     table = pd.DataFrame(rows)
-    above, below = (table[side]["sharpness"] for side in (table["fraction"] > 0, table["fraction"] < 0))
-    return Comparison(table, Intervals.exact(above, numerical_error=EDGE_ERROR), Intervals.exact(below))
+    above, below = (table[side] for side in (table["fraction"] > 0, table["fraction"] < 0))
+    own, wrong, nearly = (
+        Intervals.exact(x, numerical_error=EDGE_ERROR)
+        for x in (above["exact sharpness"], below["exact sharpness"], above["sharpness"])
+    )
+    return Comparison(table, own, wrong, near_miss=nearly)
 
 
 def _last_two(problem: InContextRegression, length, rule: Rule, alpha: float, n_steps: int) -> list[np.ndarray]:
@@ -135,38 +121,84 @@ def tuned_rules(problem: InContextRegression, limit: LongPrompt) -> dict[str, li
     }
 
 
-def race(
+class Constants(NamedTuple):
+    """What the closed forms leave open: ``factor`` of the schedule, ``change`` of the head in a preconditioned step."""
+
+    factor: float
+    change: float
+
+
+def pilot(
     *, problems: dict[str, InContextRegression], lengths: list[int], alpha: float, tolerance: float, most_steps: int
+) -> tuple[pd.DataFrame, Constants]:
+    """Choose the two constants on tasks that are not raced: step up while the total number of steps falls.
+
+    Args:
+        problems, lengths, alpha, tolerance, most_steps: as for :func:`race`, but other tasks.
+
+    Returns:
+        A row a constant and value: constant, value, ``total steps``, ``given up`` (how many runs); and the choice.
+    """
+    totals = {(name, x): [] for name, tried in (("factor", FACTORS), ("change", CHANGES)) for x in tried}
+    for problem in problems.values():
+        limit, start = long_prompt(problem), problem.balanced_init(alpha)
+        for length in lengths:
+            target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+            for (name, x), found in totals.items():
+                rule = schedule(problem, x) if name == "factor" else preconditioned(problem, length, limit, x)
+                found.append(steps_to(problem, length, rule, start, target, most_steps))
+    rows = [
+        {"constant": name, "value": x, "total steps": sum(found), "given up": sum(n >= most_steps for n in found)}
+        for (name, x), found in totals.items()
+    ]
+    table = pd.DataFrame(rows)
+    return table, Constants(**{name: _step_up(rows) for name, rows in table.groupby("constant")})
+
+
+def _step_up(rows: pd.DataFrame) -> float:
+    values, totals = rows["value"].to_numpy(), rows["total steps"].to_numpy()
+    rises = np.flatnonzero(np.diff(totals) >= 0)
+    return float(values[rises[0]] if len(rises) else values[-1])
+
+
+def race(
+    *,
+    problems: dict[str, InContextRegression],
+    lengths: list[int],
+    alpha: float,
+    tolerance: float,
+    most_steps: int,
+    constants: Constants,
 ) -> Comparison:
     """Steps with exact softmax gradients until the risk is within the tolerance of the best softmax risk.
 
     Args:
-        problems: tasks by the name of their covariance, at least two, "isotropic" among them.
+        problems: tasks by the name of their covariance, "isotropic" among them.
         lengths: prompt lengths L.
         alpha: size of the balanced start.
         tolerance: relative, of the risk.
         most_steps: where a run is given up; it stands for this many or more.
+        constants: of the closed forms, from the :func:`pilot`.
 
     Returns:
-        A row a covariance, length and method: covariance, length, method, steps, tried (how many runs the tuning took).
-        Methods in closed form run as they are, others are tuned for each task and length; ``mismatched`` is the
-        preconditioner of another covariance. Parts, each a ratio or number of steps and its control:
-        "schedule" and "momentum", total steps over those of the tuned method, where that arrives (control: the constant
-        step in closed form); "most", of the preconditioner (control: the fewest of the mismatched one); "gain", its
-        steps over the best tuned at the longest prompt, the worst covariance (control: isotropic, shortest prompt).
+        A row a covariance, length and method: covariance, length, method, steps, ``given up``, tried (how many runs
+        the tuning took), travel (:func:`travel`).
+        Methods in closed form run as they are, others are tuned for each task and length. Parts, each a ratio and its
+        control: "schedule" and "momentum", :func:`typical_ratio` to the tuned method (control: the constant step in
+        closed form, the least that its ratio can be); "gain", steps of the preconditioner over the best tuned method's at the longest prompt, one a
+        covariance (control: isotropic, shortest prompt).
     """
     rows = []
     for name, problem in problems.items():
         limit, start = long_prompt(problem), problem.balanced_init(alpha)
-        other = next(p for other, p in problems.items() if other != name)
         for length in lengths:
-            target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+            best = best_softmax(problem, length)
+            target = (1 + tolerance) * float(problem.softmax_risk(*best, length).value)
             closed = {
                 "constant step" + CLOSED: constant_step(optimal_constant_step(problem, length, limit)),
-                "schedule" + CLOSED: schedule(problem),
+                "schedule" + CLOSED: schedule(problem, constants.factor),
                 "momentum" + CLOSED: closed_form_momentum(problem, length, limit),
-                PRECONDITIONED: preconditioned(problem, length, limit),
-                MISMATCHED: preconditioned(other, length),
+                PRECONDITIONED: preconditioned(problem, length, limit, constants.change),
             }
             steps = {m: (steps_to(problem, length, rule, start, target, most_steps), 1) for m, rule in closed.items()}
             for method, tries in tuned_rules(problem, limit).items():
@@ -174,34 +206,136 @@ def race(
                 for make in tries:  # a run is given up where it is slower than the best so far
                     fewest = min(fewest, steps_to(problem, length, make(), start, target, fewest))
                 steps[method] = fewest, len(tries)
+            row = {"covariance": name, "length": length, "travel": travel(start, best, constants.change)}
             rows += [
-                {"covariance": name, "length": length, "method": method, "steps": n, "tried": tried}
+                row | {"method": method, "steps": n, "given up": n >= most_steps, "tried": tried}
                 for method, (n, tried) in steps.items()
             ]
     table = pd.DataFrame(rows)
     return Comparison(table, parts=_verdicts(table, lengths, most_steps))
 
 
+def travel(start: BlockHead, end: BlockHead, change: float) -> float:
+    """Steps that the limit of a preconditioned step asks for: log(|end| / |start|) / log(1 + change)."""
+    return float(np.log(end.norm() / start.norm()) / np.log1p(change))
+
+
 def _verdicts(table: pd.DataFrame, lengths: list[int], most: int) -> dict[str, Comparison]:
     wide = by_method(table)
     gain, constant = (wide[PRECONDITIONED] / wide["best tuned"]).unstack(), "constant step" + CLOSED
-    pairs = {
-        "schedule": [total_ratio(table, m, "constant step" + TUNED, most) for m in ("schedule" + CLOSED, constant)],
-        "momentum": [total_ratio(table, m, "momentum" + TUNED, most) for m in ("momentum" + CLOSED, constant)],
-        "most": [wide[PRECONDITIONED].max(), wide[MISMATCHED].min()],
-        "gain": [gain[max(lengths)].max(), gain.loc["isotropic", min(lengths)]],
+    arrived = (wide[PRECONDITIONED] < most).unstack()[max(lengths)]
+    longest = gain[max(lengths)].where(arrived, np.inf)  # not to arrive is no gain
+    ratios = {
+        name: [typical_ratio(table, m, f"{rival}{TUNED}", most) for m in (f"{name}{CLOSED}", constant)]
+        for name, rival in (("schedule", "constant step"), ("momentum", "momentum"))
     }
-    return {name: Comparison(table, *map(Estimate.exact, pair)) for name, pair in pairs.items()}
+    shortest = Estimate.exact(gain.loc["isotropic", min(lengths)])
+    parts = {name: Comparison(table, own, Estimate.exact(wrong.low)) for name, (own, wrong) in ratios.items()}
+    return parts | {"gain": Comparison(table, Intervals.exact(longest), shortest)}
 
 
-def total_ratio(table: pd.DataFrame, method: str, against: str, most: int) -> float:
-    """Steps of a method over those of another, summed over the tasks and lengths where the other arrives."""
+def typical_ratio(table: pd.DataFrame, method: str, against: str, most: int) -> Estimate:
+    """Steps of a method over those of another, the geometric mean over tasks and lengths where one of them arrives.
+
+    A run that was given up took ``most`` steps or more: where the other one is given up, the ratio is at most what it
+    says, where the method is, at least; the interval says so.
+    """
     wide = by_method(table)
-    arrived = wide[wide[against] < most]
-    return float(arrived[method].sum() / arrived[against].sum()) if len(arrived) else np.nan
+    wide = wide[(wide[method] < most) | (wide[against] < most)]
+    if not len(wide):
+        return Estimate.unknown()
+    ratio = float(np.exp(np.log(wide[method] / wide[against]).mean()))
+    low = 0.0 if (wide[against] >= most).any() else ratio
+    return Estimate(ratio, low, np.inf if (wide[method] >= most).any() else ratio, len(wide))
+
+
+def undecided(table: pd.DataFrame, methods: list[str]) -> list[str]:
+    """The tasks and lengths where every one of some methods is given up, by name."""
+    given_up = table[table["method"].isin(methods)].groupby(["covariance", "length"], sort=False)["given up"].all()
+    return [f"{covariance} at L = {length:,}" for (covariance, length), all_ in given_up.items() if all_]
 
 
 def by_method(table: pd.DataFrame) -> pd.DataFrame:
     """One row a covariance and length, one column a method, and ``best tuned``."""
     wide = table.pivot(index=["covariance", "length"], columns="method", values="steps")
     return wide.assign(**{"best tuned": wide[[column for column in wide if column.endswith(TUNED)]].min(axis=1)})
+
+
+def small_starts(
+    *, problems: dict[str, InContextRegression], lengths: list[int], alpha: float, tolerance: float, most_steps: int,
+    change: float,
+) -> Comparison:  # fmt: skip
+    """What a smaller start costs the preconditioner: 1 / log(1 + change) steps for each factor e.
+
+    Where every step changes a small head by the largest allowed share of its norm, the number of steps is
+    log(1 / alpha) / log(1 + change) plus a constant, whatever the task and the length.
+
+    Args:
+        problems, lengths, alpha, tolerance, most_steps: as for :func:`race`; the starts are SMALLER times alpha.
+        change: the limit of a step.
+
+    Returns:
+        A row a covariance and length: covariance, length, ``smallest start``, ``steps from it``, ``steps per e`` (the
+        least-squares slope of steps against log(1 / alpha)), ``law``.
+        measured: the mean of steps per e over the law, from LONG_FROM tokens on, with an interval from the rounding of
+        steps. near miss: over 1 / change. control: of momentum in closed form.
+    """
+    rows, others, logs = [], [], -np.log(SMALLER)
+    weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
+    starts = SMALLER * alpha
+    for name, problem in problems.items():
+        limit = long_prompt(problem)
+        for length in lengths:
+            target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+
+            def counts(make, problem=problem, length=length, target=target):
+                run = [(problem.balanced_init(x), target, most_steps) for x in starts]
+                return np.array([steps_to(problem, length, make(), *x) for x in run])
+
+            found = counts(lambda: preconditioned(problem, length, limit, change))  # noqa: B023
+            row = {"covariance": name, "length": length, "smallest start": starts[-1], "steps from it": found[-1]}
+            rows.append(row | {"steps per e": weights @ found, "law": 1 / np.log1p(change)})
+            if length == max(lengths) and name == next(iter(problems)):
+                others = weights @ counts(lambda: closed_form_momentum(problem, length, limit))  # noqa: B023
+    table = pd.DataFrame(rows)
+    long = table[table["length"] >= LONG_FROM]
+    error = NORMAL * ROUNDING * np.linalg.norm(weights)  # of one slope: those of several tasks are rounded alike
+    slope, law = long["steps per e"].mean(), long["law"].mean()
+    own, wrong, nearly = (
+        replace(Estimate.exact(x, error * y), cases=len(long))
+        for x, y in ((slope / law, 1 / law), (others / law, 1 / law), (slope * change, change))
+    )
+    return Comparison(table, own, wrong, near_miss=nearly)
+
+
+def preconditioner_range(
+    *,
+    problems: dict[str, InContextRegression],
+    lengths: list[int],
+    alpha: float,
+    tolerance: float,
+    most_steps: int,
+    change: float,
+) -> pd.DataFrame:
+    """Where the preconditioner serves and where it does not: steps, and how far it is from Newton's at the best head.
+
+    Args:
+        problems, lengths, alpha, tolerance, most_steps, change: as for :func:`small_starts`.
+
+    Returns:
+        A row a covariance and length: covariance, length, steps, ``given up``, travel (:func:`travel`), ``lowest`` and
+        ``highest``, the extreme eigenvalues of P^-1 times the exact softmax Hessian at the best head, which tend to 1
+        for L to infinity; beyond 2 a full step is unstable there.
+    """
+    rows = []
+    for name, problem in problems.items():
+        limit, start = long_prompt(problem), problem.balanced_init(alpha)
+        for length in lengths:
+            best = best_softmax(problem, length)
+            target = (1 + tolerance) * float(problem.softmax_risk(*best, length).value)
+            steps = steps_to(problem, length, preconditioned(problem, length, limit, change), start, target, most_steps)
+            P = preconditioner(problem, best, length, limit)
+            ratios = eigh(softmax_hessian(problem, best, length), P, eigvals_only=True)
+            row = {"covariance": name, "length": length, "steps": steps, "given up": steps >= most_steps}
+            rows.append(row | {"travel": travel(start, best, change), "lowest": ratios[0], "highest": ratios[-1]})
+    return pd.DataFrame(rows)

@@ -11,15 +11,17 @@ from lib.prompts.streams import stream
 from lib.regression.best_heads import best_softmax
 from lib.regression.control_variate import KINDS, mean_gradient, predicted_gains, prompt_gradients
 from lib.regression.head import BlockHead
+from lib.regression.step_rules import long_prompt
 from lib.regression.task import InContextRegression
 
 FEWEST_PROMPTS, MOST_PROMPTS = 4000, 100_000
 ON_THE_WAY = 0.63, 1.5  # the share of the inverse that is learned, and b
 LONG_FROM = 30  # tokens from which on the leading order is held against prompts
-RELIABLE_TO = 400  # tokens up to which trained heads have enough prompts
-AFFINE_FROM = 100  # tokens from which on the uniform term must pay
+TRAINED_FROM = 100  # tokens from which on it is at trained heads, whose coupling is near one half before
+GOLDEN = (np.sqrt(5) - 1) / 2  # s^2 where the bound of the gain on the valley is attained
+BOUND = 1 / (1 - 2 * GOLDEN * np.exp(-GOLDEN) / (1 + GOLDEN))  # of the linear control's gain there, to leading order
 STREAM_NAMES = {"(A*, b*)": "U*"}  # the name of a stream does not change with the notation
-TRAINED_DRAWS = 2**16  # of the predicted gain at each trained head
+TRAINED_DRAWS = 2**17  # of the predicted gain at each trained head
 
 
 def heads_along(problem: InContextRegression, alpha: float) -> dict[str, BlockHead | None]:
@@ -50,8 +52,9 @@ def means_along(
         seed: of these.
 
     Returns:
-        A row a mean that is used: used ("exact", "infinite prompt", "other covariance"), mean, low, high.
-        measured: with the exact mean. control: with that of the infinite prompt.
+        A row a mean that is used: used ("exact", "one token less", "infinite prompt", "other covariance"), mean, low,
+        high.
+        measured: with the exact mean. near miss: with that of one token less. control: of the infinite prompt.
     """
     exact = mean_gradient(problem, "softmax", head, length)
     deviation = deviations(problem, head, length, n_prompts, stream(seed, "means", length))
@@ -59,12 +62,13 @@ def means_along(
     right = mean_gradient(problem, "linear", head, length)
     used = {
         "exact": right,
+        "one token less": mean_gradient(problem, "linear", head, length - 1),
         "infinite prompt": problem.risk_and_gradient("infinite", *head)[1].flat(),
         "other covariance": mean_gradient(other, "linear", head, length),
     }
     found = {name: Estimate.of_mean(along + (mean - right) @ exact / (exact @ exact)) for name, mean in used.items()}
     table = pd.DataFrame([{"used": k, "mean": x.value, "low": x.low, "high": x.high} for k, x in found.items()])
-    return Comparison(table, found["exact"], found["infinite prompt"])
+    return Comparison(table, found["exact"], found["infinite prompt"], near_miss=found["one token less"])
 
 
 def deviations(
@@ -105,39 +109,49 @@ def gains(
         seed: of prompts and resamples.
 
     Returns:
-        A row a head, length, control ("linear" or "affine") and coefficient ("1", "best" or "1/2"): head, length,
+        A row a head, length, control ("linear" or "affine") and coefficient ("1", "best", "0.9" or "1/2"): head, length,
         prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient 1),
         gain, low, high (simultaneous over the lengths). Parts, of the linear control with coefficient 1:
-        "start": gain over predicted, pooled from LONG_FROM tokens on; "growth": the slope of that ratio in L (control
-        of both: coefficient 1/2); "trained": the gain at trained heads up to RELIABLE_TO tokens (control: at start);
-        "short": at the shortest prompt (control: the best coefficient); "affine": variance left without the uniform
-        term over that left with it, from AFFINE_FROM tokens on (control: at the shortest prompt).
+        "start": gain over predicted, pooled from LONG_FROM tokens on; "growth": the slope of that ratio in L (near miss
+        of both: coefficient 0.9, control: 1/2); "trained": gain over predicted at trained heads, pooled from
+        TRAINED_FROM tokens on (near miss: over what is predicted with a uniform term, control: the gain at the start); "short": the gain at the
+        shortest prompt (near miss: coefficient 1/2, control: the best one); "affine": variance left without the uniform
+        term over that left with it, over predicted, pooled from TRAINED_FROM tokens on (near miss: over what is
+        predicted of an infinite prompt, control: what is measured at the shortest prompt).
     """
     found = {name: _at_head(problem, name, head, lengths, number_budget, seed) for name, head in heads.items()}
     table = pd.concat([rows for rows, _ in found.values()], ignore_index=True)
     curves = {(name, *key): curve for name, (_, at_head) in found.items() for key, curve in at_head.items()}
-    chosen = (table["head"] == "start") & (table["control"] == "linear") & (table["coefficient"] == "1")
-    predicted = table[chosen]["predicted"].to_numpy(float)
-    return Comparison(table, parts=_verdicts(table, curves, lengths, predicted))
+    predicted = {
+        key: rows["predicted"].to_numpy(float)
+        for key, rows in table[table["coefficient"] == "1"].groupby(["head", "control"])
+    }
+    far = predicted_gains(problem, long_prompt(problem).head, np.inf, stream(seed, "influence", "limit"), TRAINED_DRAWS)
+    return Comparison(table, parts=_verdicts(table, curves, lengths, predicted, far))
 
 
-def _verdicts(table, curves, lengths: list[int], predicted: np.ndarray) -> dict[str, Comparison]:
+def _verdicts(table, curves, lengths: list[int], predicted, far) -> dict[str, Comparison]:
     L = np.array(lengths)
-    long, reliable, shortest = L >= LONG_FROM, (L >= LONG_FROM) & (L <= RELIABLE_TO), min(lengths) == L
-    start, half = (curves["start", "linear", c].at(long) for c in ("1", "1/2"))
-    one, best = (curves["trained", "linear", c] for c in ("1", "best"))
-    affine = curves["trained", "affine", "1"]
-    left = affine / one  # variance left without the uniform term, over that left with it
-    ratios = [curve / predicted[long] for curve in (start, half)]
+    long, trained, shortest = L >= LONG_FROM, L >= TRAINED_FROM, min(lengths) == L
+    start, nearly, half = (curves["start", "linear", c].at(long) for c in ("1", "0.9", "1/2"))
+    one, half_short, best = (curves["trained", "linear", c] for c in ("1", "1/2", "best"))
+    left = curves["trained", "affine", "1"] / one  # variance left without the uniform term, over that left with it
+    expected = predicted["trained", "linear"][trained]
+    with_term = predicted["trained", "affine"][trained]
+    more = with_term / expected
+    ratios = [curve / predicted["start", "linear"][long] for curve in (start, half, nearly)]
     window = LONG_FROM, max(lengths)
-    pairs = {
+    at_start = curves["start", "linear", "1"].at(trained)
+    sides = {  # measured, control, near miss
         "start": [ratio.pooled() for ratio in ratios],
         "growth": [ratio.slope(L[long], window) for ratio in ratios],
-        "trained": [one.at(reliable), start],
-        "short": [one.at(shortest), best.at(shortest)],
-        "affine": [left.at(reliable & (L >= AFFINE_FROM)), left.at(shortest)],
+        "trained": [(one.at(trained) / x).pooled() for x in (expected, with_term)],
+        "short": [curve.at(shortest) for curve in (one, best, half_short)],
+        "affine": [(left.at(trained) / x).pooled() for x in (more, far["affine"] / far["linear"])],
     }
-    return {name: Comparison(table, *pair) for name, pair in pairs.items()}
+    sides["trained"].insert(1, (at_start / expected).pooled())
+    sides["affine"].insert(1, (left.at(shortest) / more.mean()).pooled())
+    return {name: Comparison(table, own, wrong, near_miss=near) for name, (own, wrong, near) in sides.items()}
 
 
 def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], number_budget: int, seed: int):
@@ -152,7 +166,7 @@ def _at_head(problem, name: str, head: BlockHead | None, lengths: list[int], num
         own = (deviation["softmax"] ** 2).sum(1)
         for kind in KINDS[1:]:
             best = best_coefficient(deviation["softmax"], deviation[kind])
-            for label, coefficient in {"1": 1.0, "best": best, "1/2": 0.5}.items():
+            for label, coefficient in {"1": 1.0, "best": best, "0.9": 0.9, "1/2": 0.5}.items():
                 left = ((deviation["softmax"] - coefficient * deviation[kind]) ** 2).sum(1)
                 sizes.setdefault((kind, label), []).append((own, left))
                 row = {"head": name, "length": length, "prompts": count, "control": kind, "coefficient": label}

@@ -1,10 +1,13 @@
-"""Causal self-attention, where the token at position L sees L tokens, against prompts of L tokens."""
+"""Causal self-attention, where the token at position L sees L tokens and is one of them."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 from scipy.interpolate import PchipInterpolator
 from scipy.special import softmax
 
+from lib.experiments.prompt_length.own_token import mean_error, mean_error_of_scaled_identity
 from lib.finite_prompt import mean_output_error
 from lib.notebook.comparison import Comparison
 from lib.prompts.curve import Curve
@@ -15,10 +18,11 @@ FIRST_OCTAVE = 2  # judged: positions from 4 on
 
 
 def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: int) -> Comparison:
-    """Squared deviations of causal self-attention, averaged over octaves of positions, over those of prompts.
+    """Squared deviations of causal self-attention, averaged over octaves of positions, over the exact ones.
 
-    White tokens. A random head, and one whose tokens attend to themselves, U = sqrt(lambda) I. Read as a prompt, a
-    prefix neglects that the query's own token is among the keys.
+    White tokens. A random head, and one whose tokens attend to themselves, U = sqrt(lambda) I. The exact ones know that
+    the query is one of the tokens (:mod:`lib.experiments.prompt_length.own_token`); read as a prompt, a prefix neglects
+    it.
 
     Args:
         dim: dimension d.
@@ -28,32 +32,47 @@ def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: in
         seed: of heads and sequences.
 
     Returns:
-        A row a head and octave: head, position, measured, low, high, exact (mean squared deviations).
-        measured: the random head's curve over the exact one, from position 4 on. control: the self-attending head's.
+        A row a head and octave: head, position, measured, low, high, exact, prompt (mean squared deviations; the last
+        as if the query were no token of the prompt).
+        measured: the curve over the exact one, both heads, from position 4 on. control: over that of a prompt. near
+        miss: over the exact one with the own token beside L others instead of L - 1.
     """
     random_U, V = stream(seed, "causal").standard_normal((2, dim, dim)) / np.sqrt(dim)
-    directions = {"random head": random_U / np.linalg.norm(random_U, 2), "self-attending head": np.eye(dim)}
-    positions = np.arange(1, length + 1)
+    heads = {"random head": random_U / np.linalg.norm(random_U, 2), "self-attending head": np.eye(dim)}
     starts = 2 ** np.arange(int(np.log2(length + 1)))
-    octaves = [(positions >= start) & (positions < 2 * start) for start in starts]
-    tables, judged = [], []
-    for name, direction in directions.items():
+    parts = {}
+    for name, direction in heads.items():
         U, rng = np.sqrt(coupling) * direction, stream(seed, "causal", name)
-        exact = _as_prompts(U, V, positions)
         errors = np.array([causal_errors(rng.standard_normal((length, dim)), U, V) for _ in range(sequences)])
-        curve = Curve.from_samples([(errors / exact)[:, octave].mean(1) for octave in octaves], rng)
-        middle = np.array([exact[octave].mean() for octave in octaves])
-        columns = {key: values * middle for key, values in curve.columns().items()}
-        tables.append(pd.DataFrame({"head": name, "position": np.sqrt(2) * starts, **columns, "exact": middle}))
-        judged.append(curve.at(slice(FIRST_OCTAVE, None)))
-    return Comparison(pd.concat(tables, ignore_index=True), *judged)
+        exact, later, prompt = (_over_octaves(mean, starts) for mean in _exact(U, V, length, name))
+        means = [errors[:, start - 1 : 2 * start - 1].mean(1) for start in starts]
+        curve = Curve.from_samples(means, rng)
+        columns = {"head": name, "position": np.sqrt(2) * starts}
+        table = pd.DataFrame({**columns, **curve.columns(), "exact": exact, "prompt": prompt})
+        judged = slice(FIRST_OCTAVE, None)
+        sides = [(curve / means).at(judged) for means in (exact, prompt, later)]
+        parts[name] = Comparison(table, *sides[:2], near_miss=sides[2])
+    return Comparison.together(parts)
 
 
-def _as_prompts(U: np.ndarray, V: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """E|T_L - T|^2 over white queries, with the positions as lengths, interpolated on logarithmic scales."""
-    some, eye = np.unique(np.round(np.geomspace(1, positions[-1], INTERPOLATED_FROM))), np.eye(len(U))
-    errors = mean_output_error(eye, eye, U, V, some).value
-    return np.exp(PchipInterpolator(np.log(some), np.log(errors))(np.log(positions)))
+def _exact(U: np.ndarray, V: np.ndarray, length: int, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean squared deviations at positions 1 to length: exact, one position later, and of prompts without the query."""
+    some = np.unique(np.round(np.geomspace(1, length + 1, INTERPOLATED_FROM)))
+    own = mean_error_of_scaled_identity(U[0, 0], V, some) if name == "self-attending head" else mean_error(U, V, some)
+    positions, eye = np.arange(1, length + 1), np.eye(len(U))
+    own, prompt = (_interpolated(some, x) for x in (own, mean_output_error(eye, eye, U, V, some).value))
+    return own(positions), own(positions + 1), prompt(positions)
+
+
+def _interpolated(positions: np.ndarray, errors: np.ndarray) -> Callable:
+    """On logarithmic scales."""
+    of_log = PchipInterpolator(np.log(positions), np.log(errors))
+    return lambda x: np.exp(of_log(np.log(x)))
+
+
+def _over_octaves(errors: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Means over the positions from each start to just below its double."""
+    return np.array([errors[start - 1 : 2 * start - 1].mean() for start in starts])
 
 
 def causal_errors(x: np.ndarray, U: np.ndarray, V: np.ndarray) -> np.ndarray:

@@ -6,11 +6,13 @@ from math import inf, log
 import numpy as np
 import pandas as pd
 
+from lib.experiments.prompt_length.on_prompts import CONTROL_PART
 from lib.experiments.settings import regression
+from lib.finite_prompt import mean_output_error, rate_exponent
 from lib.finite_prompt.smallest_length import smallest_length
 from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
-from lib.prompts.estimate import Estimate
+from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
@@ -19,6 +21,7 @@ from lib.regression.task import InContextRegression
 
 LARGEST = 1e12  # examples: the end of the search
 MOST_PROMPTS = 10**6
+EXPONENT_ERROR = 1e-6  # of the growth over the predicted one: risks are exact to 1e-9
 
 
 def examples(*, dimensions: Sequence[int], risks: Sequence[float], noise_std: float) -> Comparison:
@@ -48,20 +51,34 @@ def examples(*, dimensions: Sequence[int], risks: Sequence[float], noise_std: fl
     return Comparison(pd.concat(tables, ignore_index=True))
 
 
-def few_hundred(*, dim: int, risk: float, smaller: float, noise_std: float) -> Comparison:
-    """The examples that the paper's optimum needs for a risk, against those for a smaller one.
+def price(*, dimensions: Sequence[int], length: float) -> Comparison:
+    """By what power of two the examples of the paper's optimum grow when the risk is halved, at huge lengths.
+
+    On white inputs the optimum is A* = d^{-1/4} I, the end of the balanced flow, so that the coupling is d^{-1/2}. The
+    excess risk falls like L^{-rho}: halving it multiplies the examples by 2^{1/rho}.
 
     Args:
-        dim: dimension d of x.
-        risk, smaller: excess risks, as shares of that of predicting zero.
-        noise_std: sigma_eps.
+        dimensions: dimensions d of x.
+        length: L, after which the exponent is taken over one doubling.
 
     Returns:
-        measured: examples for ``risk``. control: for ``smaller``.
+        A row a dimension: dimension, coupling, growth (the exponent), predicted (1 / rho).
+        measured: growth / predicted, the worst of all. control: over 1, the exponent of quiet heads. near miss: growth
+        over 1 / min(1, 2 / (1 + 2 lambda)), of typical prompts (:func:`.over_queries.halving`).
     """
-    problem = regression("isotropic", dim, noise_std)
-    needed = examples_for(problem, problem.optimum(), _targets(dim, [risk, smaller]))
-    return Comparison(pd.DataFrame({"risk": [risk, smaller], "optimum": needed}), *map(Estimate.exact, needed))
+    rows = []
+    for d in dimensions:
+        problem = regression("isotropic", d, 0.0)
+        head = problem.optimum()
+        now, later = problem.softmax_risk(*head, np.array([length, 2 * length])).value
+        coupling = problem.coupling(head.A)
+        row = {"dimension": d, "coupling": coupling, "growth": log(2) / log(now / later)}
+        rows.append(row | {"predicted": 1 / float(rate_exponent(coupling))})
+    table = pd.DataFrame(rows)
+    growth, error = table["growth"], EXPONENT_ERROR
+    typical = growth * np.minimum(1, 2 / (1 + 2 * table["coupling"]))
+    sides = (Intervals.exact(x, numerical_error=error) for x in (growth / table["predicted"], 1 / table["predicted"]))
+    return Comparison(table, *sides, near_miss=Intervals.exact(typical, numerical_error=error))
 
 
 def on_prompts(*, dim: int, risks: Sequence[float], noise_std: float, number_budget: int, seed: int) -> Comparison:
@@ -78,7 +95,8 @@ def on_prompts(*, dim: int, risks: Sequence[float], noise_std: float, number_bud
 
     Returns:
         A row a risk: risk, length (examples), measured, low, high (over the target).
-        measured: the mean of these ratios. control: the mean with half as many examples.
+        measured: the mean of these ratios. control: the mean with half as many examples. near miss: measured risks over
+        those without the larger error along the scores, zeta = eta in the formula of notebook 04.
     """
     problem, targets = regression("isotropic", dim, noise_std), _targets(dim, risks)
     head = quieter(problem.optimum())
@@ -87,11 +105,23 @@ def on_prompts(*, dim: int, risks: Sequence[float], noise_std: float, number_bud
     for part, found in ratios.items():
         for length, target in zip(lengths // part, targets, strict=True):
             rng, predictors = stream(seed, "few-shot", part), {"softmax": softmax_head(*head)}
-            count = affordable_prompts(length, dim + 1, number_budget, MOST_PROMPTS)
+            budget = number_budget if part == 1 else number_budget // CONTROL_PART
+            count = affordable_prompts(length, dim + 1, budget, MOST_PROMPTS)
             found.append(risks_on_prompts(problem, length, count, rng, predictors)["softmax"].over(target))
     table = pd.DataFrame({"risk": risks, "length": lengths})
-    table[["measured", "low", "high"]] = ratios[1]
-    return Comparison(table, *map(_mean, ratios.values()))
+    table[["measured", "low", "high"]] = [tuple(ratio) for ratio in ratios[1]]
+    alike = targets / _error_alike(problem, head, lengths)
+    near_miss = [ratio.over(1 / x) for ratio, x in zip(ratios[1], alike, strict=True)]
+    return Comparison(table, *map(_mean, ratios.values()), near_miss=_mean(near_miss))
+
+
+def _error_alike(problem: InContextRegression, head: BlockHead, lengths: np.ndarray) -> np.ndarray:
+    """b^2 (d + sigma_eps^2) E eta / 2 on white inputs: the excess risk if zeta were eta, at optimal heads."""
+    d = problem.dimension
+    eye, U = np.eye(d + 1), np.zeros((d + 1, d + 1))
+    U[:d, :d] = head.A
+    eta = mean_output_error(eye, eye, U, eye[d:], lengths).value  # values across the scores: the error is eta
+    return head.b**2 * problem.token_variance * eta / 2
 
 
 def _mean(estimates: list[Estimate]) -> Estimate:

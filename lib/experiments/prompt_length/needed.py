@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq, minimize_scalar
 
+from lib.experiments.prompt_length.laws import loud_length, next_order
 from lib.finite_prompt.needed_length import best_score_deviation, deviation, length_for, length_law, query_numbers
 from lib.finite_prompt.smallest_length import smallest_length
+from lib.finite_prompt.weight_moments import LARGEST_LENGTH
 from lib.notebook.comparison import Comparison
 from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.streams import stream
@@ -20,6 +22,8 @@ LOG_S = (-2.0, 3.0)  # where the best s of a given length is searched
 SMALLEST_S, LARGEST_S = 1e-4, 39.0  # between them, every window of s ends
 LARGEST_DIMENSION = 1e4
 SEARCH_ERROR = 1e-4  # relative, of an s found as the minimum of a flat function
+LENGTH_ERROR = 1e-10  # relative, of a length at which a deviation is reached
+DIMENSION_ERROR = 1e-6  # relative, of the output dimension at which one is
 
 RANDOM_HEADS = 9  # their median is shown
 EFFECT_DIMENSIONS = (4, 16, 64, 256)
@@ -40,7 +44,7 @@ def u_shape(*, deviations: Sequence[float], dimensions: Sequence[float], toleran
 
     Returns:
         A row each: dimension, s, tolerance, length (exact), moment (of moment attention), law (for small tolerances).
-        measured: turning points of the length as a function of s, the worst of all. control: of moment attention's.
+        Nothing is judged.
     """
     tables = []
     for D in dimensions:
@@ -52,21 +56,31 @@ def u_shape(*, deviations: Sequence[float], dimensions: Sequence[float], toleran
             columns = {"dimension": D, "s": s, "tolerance": tolerances, "length": length_for(s, D, tolerances)}
             columns["moment"] = smallest_length(of_moments, np.array(tolerances) ** 2)
             tables.append(pd.DataFrame(columns | {"law": length_law(s, D, tolerances)}))
-    table = pd.concat(tables, ignore_index=True)
-    over_s = [rows for _, rows in table.groupby(["dimension", "tolerance"])]
-    turns = ([turning_points(rows[name]) for rows in over_s] for name in ("length", "moment"))
-    return Comparison(table, *map(Intervals.exact, turns))
+    return Comparison(pd.concat(tables, ignore_index=True))
 
 
-def turning_points(values: Sequence[float]) -> int:
-    """How often a sequence turns from falling to rising or back; equal neighbors and infinities do not count."""
-    signs = np.sign(np.diff(np.asarray(values)[np.isfinite(values)]))
-    signs = signs[signs != 0]
-    return int((signs[1:] != signs[:-1]).sum())
+def loud(*, s: float, tolerances: Sequence[float]) -> Comparison:
+    """The needed length at one loud s and D = 1, over that of :func:`.laws.loud_length`.
+
+    Args:
+        s: score deviation, large.
+        tolerances: relative tolerances, large enough for lengths up to 1e40.
+
+    Returns:
+        A row a tolerance: tolerance, length (exact), predicted, largest (without the constant of the prediction), law
+        (e^{s^2} (1 + s^2) / (s tolerance)^2, of small tolerances).
+        measured: length / predicted, the worst of all. control: over the law. near miss: over largest.
+    """
+    tolerances = np.array(tolerances)
+    table = pd.DataFrame({"tolerance": tolerances, "length": length_for(s, 1, tolerances, LARGEST_LENGTH)})
+    table["predicted"], table["largest"] = loud_length(s, tolerances), loud_length(s, tolerances, settled=False)
+    table["law"] = length_law(s, 1, tolerances)
+    sides = [Intervals.exact(table["length"] / table[name]) for name in ("predicted", "law", "largest")]
+    return Comparison(table, *sides[:2], near_miss=sides[2])
 
 
 def best_scores(*, dimensions: Sequence[float], tolerance: float) -> Comparison:
-    """The s at which the fewest tokens are needed, and their number, over those that minimize the law.
+    """The s at which the fewest tokens are needed, over the one that minimizes the law of small tolerances.
 
     Args:
         dimensions: output dimensions D, at least 1.
@@ -74,8 +88,8 @@ def best_scores(*, dimensions: Sequence[float], tolerance: float) -> Comparison:
 
     Returns:
         A row a dimension: dimension, s and length (exact), predicted_s and predicted_length (of the law).
-        Part "score": measured is s / predicted_s, the worst of all; control is s itself, as if 1 were predicted.
-        Part "length": measured is length / predicted_length, the worst; control lacks the factor e^{s^2}.
+        measured: s / predicted_s, the worst of all. control: over the minimum of e^{s^2/2} (D + s^2) / s^2,
+        s^2 = (sqrt(D^2 + 8 D) - D) / 2. near miss: over the prediction with D + 1 for D.
     """
     rows = []
     for D in dimensions:
@@ -86,14 +100,50 @@ def best_scores(*, dimensions: Sequence[float], tolerance: float) -> Comparison:
         row = {"dimension": D, "s": np.exp(found.x), "predicted_s": predicted, "length": np.exp(found.fun)}
         rows.append(row | {"predicted_length": float(length_law(predicted, D, tolerance))})
     table = pd.DataFrame(rows)
+    D = table["dimension"].to_numpy(float)
+    frozen = np.sqrt((np.sqrt(D**2 + 8 * D) - D) / 2)
+    sides = [
+        Intervals.exact(table["s"] / x, numerical_error=SEARCH_ERROR)
+        for x in (table["predicted_s"], frozen, best_score_deviation(D + 1))
+    ]
+    return Comparison(table, *sides[:2], near_miss=sides[2])
 
-    score, length = table["s"] / table["predicted_s"], table["length"] / table["predicted_length"]
-    without = Intervals.exact(length * np.exp(table["predicted_s"] ** 2))
-    parts = {
-        "score": Comparison(table, Intervals.exact(score, numerical_error=SEARCH_ERROR), Intervals.exact(table["s"])),
-        "length": Comparison(table, Intervals.exact(length), without),
-    }
-    return Comparison(table, parts=parts)
+
+def beyond_the_law(*, dimensions: Sequence[float], tolerance: float) -> Comparison:
+    """By how many tokens the needed length at the best s differs from the law of small tolerances.
+
+    Args:
+        dimensions: output dimensions D, at least 1.
+        tolerance: relative.
+
+    Returns:
+        A row a dimension: dimension, s (that minimizes the law), law, tokens (length - law, between whole lengths by
+        interpolation), predicted (:func:`.laws.next_order`).
+        measured: tokens / predicted, the worst of all. control: minus one token, as if L - 1 tokens counted, over
+        predicted. near miss: over the prediction without its last term.
+    """
+    D = np.array(dimensions, float)
+    s = best_score_deviation(D)
+    lengths = np.array([_between_whole_lengths(*case, tolerance) for case in zip(s, D, strict=True)])
+    law = length_law(s, D, tolerance)
+    table = pd.DataFrame({"dimension": D, "s": s, "law": law, "tokens": lengths - law, "predicted": next_order(s, D)})
+    error = LENGTH_ERROR * lengths / np.abs(table["predicted"])
+    sides = [
+        Intervals.exact(x, numerical_error=error)
+        for x in (
+            table["tokens"] / table["predicted"],
+            -1 / table["predicted"],
+            table["tokens"] / next_order(s, D, shared=False),
+        )
+    ]
+    return Comparison(table, *sides[:2], near_miss=sides[2])
+
+
+def _between_whole_lengths(s: float, dimension: float, tolerance: float) -> float:
+    """Where the deviation equals the tolerance, linear in 1 / deviation^2 between the two whole lengths around."""
+    length = float(length_for(s, dimension, tolerance))
+    above, below = deviation(s, dimension, np.array([length - 1, length])) ** -2.0
+    return length - 1 + (tolerance**-2 - above) / (below - above)
 
 
 class BestScore(NamedTuple):
@@ -140,18 +190,22 @@ def windows(*, budgets: Sequence[int], dimensions: Sequence[float], tolerances: 
     return Comparison(pd.DataFrame(rows))
 
 
-def few_hundred(*, tolerance: float, budget: int) -> Comparison:
-    """The largest output dimension for which a budget of tokens reaches a tolerance, at the best s.
+def affordable_dimension(*, tolerance: float, budget: int) -> Comparison:
+    """The largest output dimension for which a budget of tokens reaches a tolerance, at the best s, over predicted.
 
     Args:
         tolerance: relative tolerance.
         budget: prompt length L.
 
     Returns:
-        measured: that dimension. control: the same for moment attention, D = L tolerance^2 - 1, where scores are loud.
+        One row: exact, predicted (the law with its next order), law, moment (moment attention, L tolerance^2 - 1).
+        measured: exact / predicted. control: exact / moment. near miss: exact / law.
     """
-    largest = largest_dimension(tolerance, budget)
-    return Comparison(measured=Estimate.exact(largest, 1e-5), control=Estimate.exact(budget * tolerance**2 - 1))
+    exact = largest_dimension(tolerance, budget)
+    row = {"exact": exact, "predicted": largest_dimension_by_law(tolerance, budget)}
+    row |= {"law": largest_dimension_by_law(tolerance, budget, corrected=False), "moment": budget * tolerance**2 - 1}
+    sides = [Estimate.exact(exact / row[name], DIMENSION_ERROR) for name in ("predicted", "moment", "law")]
+    return Comparison(pd.DataFrame([row]), *sides[:2], near_miss=sides[2])
 
 
 def largest_dimension(tolerance: float, budget: int) -> float:
@@ -163,11 +217,12 @@ def largest_dimension(tolerance: float, budget: int) -> float:
     return float(brentq(excess, 1.0, LARGEST_DIMENSION, xtol=1e-6))
 
 
-def largest_dimension_by_law(tolerance: float, budget: int) -> float:
-    """The same from the law of small tolerances, which needs no exact length."""
+def largest_dimension_by_law(tolerance: float, budget: int, corrected: bool = True) -> float:
+    """The same from the law of small tolerances, with its next order or without; it needs no exact length."""
 
     def excess(D):
-        return length_law(best_score_deviation(D), D, tolerance) - budget
+        s = best_score_deviation(D)
+        return length_law(s, D, tolerance) + (next_order(s, D) if corrected else 0) - budget
 
     return float(brentq(excess, 1.0, LARGEST_DIMENSION))
 

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lib.experiments.prompt_length.tail import deviation_weights, quantile
 from lib.experiments.settings import generic_head, setting_name
-from lib.finite_prompt.needed_length import deviation, length_for, prompt_length_for, query_numbers
+from lib.finite_prompt.needed_length import deviation, length_for, query_numbers
 from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
@@ -17,7 +18,7 @@ from lib.prompts.streams import stream
 from lib.tokens.covariances import covariance_matrix
 from lib.tokens.families import Gaussian
 
-TAIL_PROMPTS = 4000  # at most, of which those far from the limit are counted
+CONTROL_PART = 8  # of the budget goes to a control, which is far off
 
 
 def squared_deviations(gamma, head, *, length: int, number_budget: int, most: int, rng) -> np.ndarray:
@@ -96,7 +97,8 @@ def at_needed_length(
 
     Returns:
         A row a case: setting, s, output dimension, tolerance, length, prompts, measured, low, high (95 % at each case).
-        measured: the curve over the tolerance, a point a case. control: the same on prompts of half the length.
+        measured: the curve over the tolerance, a point a case. control: the same on prompts of half the length. near
+        miss: over the deviation that D + 1 in place of D gives for these prompts.
     """
     parts = {}
     for covariance, dim in settings:
@@ -107,46 +109,63 @@ def at_needed_length(
             for tolerance in tolerances:
                 length, key = int(length_for(s, dimension, tolerance)), (name, f"{s:g}", f"{tolerance:g}")
                 needed, halved = (
-                    deviation_on_prompts(gamma, head, length=L, number_budget=number_budget, most=most, rng=rng)
-                    for L, rng in ((length, stream(seed, *key)), (length // 2, stream(seed, *key, "half")))
+                    deviation_on_prompts(gamma, head, length=L, number_budget=budget, most=most, rng=rng)
+                    for L, budget, rng in (
+                        (length, number_budget, stream(seed, *key)),
+                        (length // 2, number_budget // CONTROL_PART, stream(seed, *key, "half")),
+                    )
                 )
                 prompts = affordable_prompts(length, dim, number_budget, most)
                 columns = {"setting": name, "s": s, "output dimension": dimension, "tolerance": tolerance}
                 table = pd.DataFrame(columns | {"length": length, "prompts": prompts, **needed.columns()})
-                parts[", ".join(key)] = Comparison(table, needed / tolerance, halved / tolerance)
+                nearly = needed / float(deviation(s, dimension + 1, length))
+                parts[", ".join(key)] = Comparison(table, needed / tolerance, halved / tolerance, near_miss=nearly)
     return Comparison.together(parts)
 
 
-def beyond_tolerance(
-    *, setting: Sequence, s: float, tolerance: float, confidence: float, number_budget: int, seed: int
+def at_confidence(
+    *, settings: Sequence, s: float, tolerance: float, confidence: float, number_budget: int, most: int, seed: int
 ) -> Comparison:
-    """The share of prompts farther from the limit than the tolerance, against Markov's 1 - confidence.
+    """The share of prompts farther than the tolerance, at the length that long prompts need for a confidence.
+
+    Their squared deviation over its mean is a weighted sum of chi squares (:mod:`lib.experiments.prompt_length.tail`);
+    the length is the one whose exact mean puts the quantile for the confidence at tolerance^2.
 
     Args:
-        setting: (covariance, dimension), with a random query and head.
+        settings: pairs (covariance, dimension), each with a random query and head.
         s: score deviation.
         tolerance: relative tolerance.
-        confidence: that Markov's inequality shall guarantee, in (0, 1).
-        number_budget: random numbers a length, at most.
-        seed: of head and prompts.
+        confidence: asked for, in (0, 1).
+        number_budget, most: random numbers and prompts a setting, at most.
+        seed: of heads and prompts.
 
     Returns:
-        A row a length: asked (for which guarantee), length, prompts, measured (the share), low, high (exact binomial).
-        measured: the share at the length for the confidence. control: at that for the root mean square alone.
+        A row a setting: setting, length (for the root mean square), times (its multiple for the confidence), markov
+        (the multiple that Markov's inequality asks for), prompts, measured (the share), low, high (exact binomial).
+        measured: the share of all prompts over 1 - confidence. control: the share beyond Markov's quantile of
+        the squared deviation, 1 / (1 - confidence) times its exact mean, in its place. near miss: beyond the quantile
+        of a chi square with as many equal directions as tokens have.
     """
-    covariance, dim = setting
-    gamma = covariance_matrix(covariance, dim)
-    query, U, V = head = generic_head(dim, gamma, s, seed)
-    shares, rows = [], []
-    for level in (confidence, None):
-        length = int(prompt_length_for(gamma, None, U, V, tolerance, query=query, confidence=level))
-        rng = stream(seed, "beyond", str(level))
-        squares = squared_deviations(
-            gamma, head, length=length, number_budget=number_budget, most=TAIL_PROMPTS, rng=rng
-        )
-        far = squares > tolerance**2
-        interval = stats.binomtest(int(far.sum()), len(far)).proportion_ci()
-        shares.append(Estimate(float(far.mean()), interval.low, interval.high))
-        asked = f"confidence {level:g}" if level else "root mean square"
-        rows.append([asked, length, len(far), *shares[-1]])
-    return Comparison(pd.DataFrame(rows, columns=["asked", "length", "prompts", "measured", "low", "high"]), *shares)
+    beyond, rows, share = [], [], 1 - confidence
+    for covariance, dim in settings:
+        gamma, name = covariance_matrix(covariance, dim), setting_name(covariance, dim)
+        head = generic_head(dim, gamma, s, seed)
+        dimension, level = query_numbers(gamma, *head)[1], quantile(deviation_weights(gamma, *head), share)
+        short = length_for(s, dimension, tolerance)
+        length = int(length_for(s, dimension, tolerance / np.sqrt(level)))
+        rng = stream(seed, "confidence", name)
+        squares = squared_deviations(gamma, head, length=length, number_budget=number_budget, most=most, rng=rng)
+        mean = float(deviation(s, dimension, length)) ** 2
+        levels = (tolerance**2, mean / share, mean * stats.chi2(dim).isf(share) / dim)
+        beyond.append([squares > limit for limit in levels])
+        found = _share(beyond[-1][0])
+        rows.append([name, short, length / short, 1 / share, len(squares), *found])
+    names = ["setting", "length", "times", "markov", "prompts", "measured", "low", "high"]
+    measured, control, near = (_share(np.concatenate(far)).over(share) for far in zip(*beyond, strict=True))
+    return Comparison(pd.DataFrame(rows, columns=names), measured, control, near_miss=near)
+
+
+def _share(far: np.ndarray) -> Estimate:
+    """The share of prompts of which something is true, with Clopper and Pearson's interval."""
+    ends = stats.binomtest(int(far.sum()), len(far)).proportion_ci()
+    return Estimate(float(far.mean()), ends.low, ends.high, len(far))

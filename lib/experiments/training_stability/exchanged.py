@@ -117,7 +117,7 @@ def best_exchanged(*, problem: InContextRegression, length: float, seed: int) ->
             np.stack([one.U] * 3),
             np.outer([0.0, 1.0, 2.0], one.v),
             length,
-            4 * SEARCH_DRAWS,
+            SEARCH_DRAWS,
             stream(seed, "exchanged"),
         )[0]
         square = (second - 2 * first + zero) / 2
@@ -186,7 +186,7 @@ def descend(problem: InContextRegression, head: Head, length: float, seed: int) 
         losses, by_U, by_v = softmax_losses(problem, U, v, length, *draws)
         return losses.mean(), np.append(by_U.ravel(), by_v)
 
-    options = {"gtol": 1e-4, "ftol": 1e-9, "maxiter": 1000, "maxfun": 2000}
+    options = {"gtol": 1e-4, "ftol": 1e-8, "maxiter": 1000, "maxfun": 2000}
     start = np.append(head.U.ravel(), head.v)
     end = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
     return Head(end[: head.U.size].reshape(shape), end[head.U.size :])
