@@ -24,8 +24,9 @@ REFERENCES = (
     r"bfloat16|float(?:8|16|32|64)|int8",
     r"95 %",  # the confidence of every interval of the collection
     r"eq\. \(\d+\)",
+    r"(?:min|max)\(\d,",
 )
-OPERATOR = r"[=≤≥<>+−*/^√·|²³-]"
+OPERATOR = r"[→=≤≥<>+−*/^√·|²³-]"
 PLAIN_FORMULA = (
     rf"(?<={OPERATOR})\(?\d(?![\d.,]*\d)|(?<={OPERATOR} )\(?\d(?![\d.,]*\d)|(?<![\d.])\d(?= ?{OPERATOR}|[a-zλσ])"
 )
