@@ -58,7 +58,8 @@ def risk_curves(*, problem: InContextRegression, lengths: list[int], draws: int,
 def price_constant(traces: float, dim: int, coupling: float, dim_in_power: int | None = None) -> float:
     r"""Limit of L times the risk of a softmax head with b Sigma A = I, over that of linear attention.
 
-        (1 - 2 lambda)^{-d/2} { t / lambda + 1 / (1 - 2 lambda) } / (d t + 1),    t = 1 + sigma_eps^2 / (sigma_w^2 tr Sigma)
+        (1 - 2 lambda)^{-d/2} { t / lambda + 1 / (1 - 2 lambda) } / (d t + 1),
+        t = 1 + sigma_eps^2 / (sigma_w^2 tr Sigma)
 
     Args:
         traces: t. dim: d. coupling: lambda of the queries, below 1/2: A = lambda^{1/2} Sigma^{-1}.
@@ -66,8 +67,12 @@ def price_constant(traces: float, dim: int, coupling: float, dim_in_power: int |
 
     Source: notebook 04, from :meth:`lib.regression.task.InContextRegression.long_prompt_constant`.
     """
-    power, grown = (1 - 2 * coupling) ** (-(dim_in_power or dim) / 2), 1 / (1 - 2 * coupling)
-    return power * (traces / coupling + grown) / (dim * traces + 1)
+    return float(np.exp(_log_price(traces, dim, coupling, dim_in_power)))
+
+
+def _log_price(traces: float, dim: int, coupling: float, dim_in_power: int | None = None) -> float:
+    grown = 1 / (1 - 2 * coupling)
+    return (dim_in_power or dim) / 2 * np.log(grown) + np.log((traces / coupling + grown) / (dim * traces + 1))
 
 
 def price_of_softmax(traces: float, dim: int, dim_in_power: int | None = None) -> float:
@@ -75,11 +80,13 @@ def price_of_softmax(traces: float, dim: int, dim_in_power: int | None = None) -
 
     It depends on the covariance through t alone, and tends to e in high dimension.
     """
-
-    def log_constant(coupling):
-        return np.log(price_constant(traces, dim, coupling, dim_in_power))
-
-    return float(np.exp(minimize_scalar(log_constant, bounds=(1e-9, 0.5 - 1e-9), method="bounded").fun))
+    # the smallest is at a coupling of order 1 / d: sought on a logarithmic scale
+    found = minimize_scalar(
+        lambda log_coupling: _log_price(traces, dim, np.exp(log_coupling), dim_in_power),
+        bounds=(np.log(1e-3 / dim), np.log(0.5 - 1e-9)),
+        method="bounded",
+    )
+    return float(np.exp(found.fun))
 
 
 def softmax_over_linear(*, problems: dict[str, InContextRegression], length: float) -> Comparison:
