@@ -1,6 +1,7 @@
 """Causal self-attention, where the token at position L sees L tokens and is one of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,9 @@ from lib.prompts.curve import Curve
 from lib.prompts.streams import stream
 
 INTERPOLATED_FROM = 40  # lengths, log-spaced: the exact error between them is within 1e-5
-FIRST_OCTAVE = 2  # judged: positions from 4 on
+FIRST_OCTAVE = 2  # judged: positions from the first of this octave on
+FIRST_POSITION = 2**FIRST_OCTAVE
+SELF_ATTENDING = "self-attending head"
 
 
 def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: int) -> Comparison:
@@ -38,7 +41,7 @@ def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: in
         miss: over the exact one with the own token beside L others instead of L - 1.
     """
     random_U, V = stream(seed, "causal").standard_normal((2, dim, dim)) / np.sqrt(dim)
-    heads = {"random head": random_U / np.linalg.norm(random_U, 2), "self-attending head": np.eye(dim)}
+    heads = {"random head": random_U / np.linalg.norm(random_U, 2), SELF_ATTENDING: np.eye(dim)}
     starts = 2 ** np.arange(int(np.log2(length + 1)))
     parts = {}
     for name, direction in heads.items():
@@ -53,6 +56,18 @@ def prefixes(*, dim: int, coupling: float, length: int, sequences: int, seed: in
         sides = [(curve / means).at(judged) for means in (exact, prompt, later)]
         parts[name] = Comparison(table, *sides[:2], near_miss=sides[2])
     return Comparison.together(parts)
+
+
+def pooled(found: Comparison) -> Comparison:
+    """The means of :func:`prefixes` over its octaves, which count alike, of both heads.
+
+    Returns:
+        measured and near miss: of both heads. control: the self-attending head over the exact deviation of the random
+        one. A prompt without the query would be no control: its errors early and late nearly cancel in the mean.
+    """
+    exact = {head: rows["exact"].to_numpy()[FIRST_OCTAVE:] for head, rows in found.table.groupby("head")}
+    alone = found[SELF_ATTENDING].measured / (exact["random head"] / exact[SELF_ATTENDING])
+    return replace(found.pooled(), control=alone.pooled())
 
 
 def _exact(U: np.ndarray, V: np.ndarray, length: int, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
