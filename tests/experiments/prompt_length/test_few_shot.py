@@ -9,8 +9,8 @@ from lib.experiments.prompt_length.few_shot import (
     examples,
     examples_for,
     examples_when_trained,
-    few_hundred,
     on_prompts,
+    price,
     quieter,
 )
 from lib.prompts.estimate import NORMAL
@@ -43,11 +43,12 @@ def test_examples_of_each_predictor():
         assert risk(length) <= 0.2 * 3 / 2 < risk(length - 1)  # predicting zero has the risk d / 2
 
 
-def test_a_few_hundred_examples():
-    found = few_hundred(dim=2, risk=0.2, smaller=0.05, noise_std=0.3)
-    table = examples(dimensions=[2], risks=[0.2, 0.05], noise_std=0.3).table
-    assert [found.measured.value, found.control.value] == table["optimum"].to_list()
-    assert found.control.value > 4 * found.measured.value  # 1 / L would be 4 times, and rare queries cost more
+def test_a_smaller_risk_has_the_price_of_the_rate():
+    """Above dimension four the paper's optimum has coupling below 1/2, and the examples are as 1 / risk."""
+    found = price(dimensions=[2, 16], length=1e30)
+    assert found.table["coupling"].to_list() == pytest.approx([2**-0.5, 0.25])
+    assert found.table["predicted"].to_list() == pytest.approx([2 / ((1 + 4 * 2**0.5) ** 0.5 - 1), 1])
+    assert found.table["growth"].to_list() == pytest.approx(found.table["predicted"].to_list(), rel=0.03)
 
 
 def test_the_needed_examples_reach_the_risk_on_prompts():

@@ -56,7 +56,7 @@ def test_rounding_is_far_below_the_deviation_and_ordered():
 def test_float64_rounds_nothing():
     precisions, layer = {"same": torch.float64}, example_heads(0, dim=8, gains=(1.0,))
     errors = heads.rounding_errors(layer, 0, length=16, n_queries=4, seed=0, precisions=precisions)
-    assert errors == {"same": 0.0}
+    assert np.all(errors["same"] == 0)
 
 
 def test_rounding_at_the_needed_length_and_inputs_that_are_too_coarse():
@@ -67,8 +67,18 @@ def test_rounding_at_the_needed_length_and_inputs_that_are_too_coarse():
         for U, V in zip(layer.U, layer.V, strict=True)
     ]
     assert found.table["length"].to_list() == expected
-    assert np.all(found.table["float8"] > 4 * found.table["bfloat16"])  # 2^4 in precision
-    assert (found.measured.value, found.control.value) == (found.table["bfloat16"].max(), found.table["float8"].min())
+    assert np.all(found.table["float8"] > 4 * found.table["measured"])  # 2^4 in precision
+    assert found.measured.mean == pytest.approx((found.table["measured"] / found.table["predicted"]).to_numpy())
+    assert np.all(found.control.mean > 4) and np.all(found.near_miss.mean > found.measured.mean)
+
+
+def test_the_predicted_rounding_of_a_simple_head():
+    """U = lambda I and V = I on white tokens: r^2 (1 + 1), of the query and of the output."""
+    head = heads_from_arrays(Gamma=np.eye(4), U=0.3 * np.eye(4), V=np.eye(4))
+    found = heads.predicted_rounding(head, 0, unit=2**-8)
+    r = 2**-8 / (2 * np.sqrt(np.log(4)))
+    assert (found.query, found.output) == pytest.approx((r, r))
+    assert found.total == pytest.approx(np.sqrt(2) * r)
 
 
 def test_the_chart_puts_each_quantity_of_the_first_heads_below_the_other():
