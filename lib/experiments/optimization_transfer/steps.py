@@ -185,8 +185,8 @@ def race(
         the tuning took), travel (:func:`travel`).
         Methods in closed form run as they are, others are tuned for each task and length. Parts, each a ratio and its
         control: "schedule" and "momentum", :func:`typical_ratio` to the tuned method (control: the constant step in
-        closed form, the least that its ratio can be); "gain", steps of the preconditioner over the best tuned method's at the longest prompt, one a
-        covariance (control: isotropic, shortest prompt).
+        closed form, the least that its ratio can be); "gain", steps of the preconditioner over the best tuned method's
+        at the longest prompt, one a covariance (control: isotropic, shortest prompt).
     """
     rows = []
     for name, problem in problems.items():

@@ -109,13 +109,13 @@ def gains(
         seed: of prompts and resamples.
 
     Returns:
-        A row a head, length, control ("linear" or "affine") and coefficient ("1", "best", "0.9" or "1/2"): head, length,
-        prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient 1),
+        A row a head, length, control ("linear" or "affine") and coefficient ("1", "best", "0.9" or "1/2"): head,
+        length, prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient 1),
         gain, low, high (simultaneous over the lengths). Parts, of the linear control with coefficient 1:
         "start": gain over predicted, pooled from LONG_FROM tokens on; "growth": the slope of that ratio in L (near miss
         of both: coefficient 0.9, control: 1/2); "trained": gain over predicted at trained heads, pooled from
-        TRAINED_FROM tokens on (near miss: over what is predicted with a uniform term, control: the gain at the start); "short": the gain at the
-        shortest prompt (near miss: coefficient 1/2, control: the best one); "affine": variance left without the uniform
+        TRAINED_FROM tokens on (near miss: over what is predicted with a uniform term, control: the gain at the start);
+        "short": the gain at the shortest prompt (near miss: coefficient 1/2, control: the best one); "affine": variance left without the uniform
         term over that left with it, over predicted, pooled from TRAINED_FROM tokens on (near miss: over what is
         predicted of an infinite prompt, control: what is measured at the shortest prompt).
     """
