@@ -63,7 +63,7 @@ def test_adam_takes_its_second_step_with_the_usual_decays():
 def test_the_schedule_follows_the_curvature_of_the_limit_at_the_current_head():
     point, gradient = GENERAL.flat(), np.arange(10.0)
     largest = np.linalg.eigvalsh(infinite_hessian(PROBLEM, GENERAL))[-1]
-    np.testing.assert_allclose(step_rules.schedule(PROBLEM)(point, gradient), -1.5 / largest * gradient)
+    np.testing.assert_allclose(step_rules.schedule(PROBLEM)(point, gradient), -1.75 / largest * gradient)
     np.testing.assert_allclose(step_rules.schedule(PROBLEM, 0.7)(point, gradient), -0.7 / largest * gradient)
 
 
@@ -100,4 +100,4 @@ def test_the_preconditioner_is_the_hessian_of_long_prompts_in_the_valley():
     v = np.random.default_rng(0).normal(size=10)
     np.testing.assert_allclose(rule(limit.head.flat(), P @ v), -v, rtol=1e-8)
     limited = step_rules.preconditioned(PROBLEM, 200, limit)(limit.head.flat(), 1e3 * P @ v)
-    assert np.linalg.norm(limited) == pytest.approx(0.2 * limit.head.norm())
+    assert np.linalg.norm(limited) == pytest.approx(0.4 * limit.head.norm())

@@ -110,14 +110,14 @@ def gains(
 
     Returns:
         A row a head, length, control ("linear" or "affine") and coefficient ("1", "best", "0.9" or "1/2"): head,
-        length, prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient 1),
-        gain, low, high (simultaneous over the lengths). Parts, of the linear control with coefficient 1:
+        length, prompts, control, coefficient, value (of the coefficient), predicted (to leading order, for coefficient
+        1), gain, low, high (simultaneous over the lengths). Parts, of the linear control with coefficient 1:
         "start": gain over predicted, pooled from LONG_FROM tokens on; "growth": the slope of that ratio in L (near miss
         of both: coefficient 0.9, control: 1/2); "trained": gain over predicted at trained heads, pooled from
         TRAINED_FROM tokens on (near miss: over what is predicted with a uniform term, control: the gain at the start);
-        "short": the gain at the shortest prompt (near miss: coefficient 1/2, control: the best one); "affine": variance left without the uniform
-        term over that left with it, over predicted, pooled from TRAINED_FROM tokens on (near miss: over what is
-        predicted of an infinite prompt, control: what is measured at the shortest prompt).
+        "short": the gain at the shortest prompt (near miss: coefficient 1/2, control: the best one); "affine": variance
+        left without the uniform term over that left with it, over predicted, pooled from TRAINED_FROM tokens on (near
+        miss: over what is predicted of an infinite prompt, control: what is measured at the shortest prompt).
     """
     found = {name: _at_head(problem, name, head, lengths, number_budget, seed) for name, head in heads.items()}
     table = pd.concat([rows for rows, _ in found.values()], ignore_index=True)
@@ -150,7 +150,8 @@ def _verdicts(table, curves, lengths: list[int], predicted, far) -> dict[str, Co
         "affine": [(left.at(trained) / x).pooled() for x in (more, far["affine"] / far["linear"])],
     }
     sides["trained"].insert(1, (at_start / expected).pooled())
-    sides["affine"].insert(1, (left.at(shortest) / more.mean()).pooled())
+    typical = more.mean() if trained.any() else np.nan
+    sides["affine"].insert(1, (left.at(shortest) / typical).pooled())
     return {name: Comparison(table, own, wrong, near_miss=near) for name, (own, wrong, near) in sides.items()}
 
 
