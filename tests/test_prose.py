@@ -15,7 +15,7 @@ NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 REFERENCES = (
     r"`[^`]*`",  # code
     r"\]\([^)]*\)",  # the target of a link
-    r"(?:Lemmas?|Thms?\.?|Theorems?|Props?\.?|Propositions?|Sections?|Equations?|notebooks?)"
+    r"(?:Lemmas?|Thms?\.?|Theorems?|Props?\.?|Propositions?|Sections?|Equations?|[Nn]otebooks?)"
     r"(?: and|,)? ?[\d.]+(?:(?:,| and| to|–) [\d.]+)*",
     r"\(v\d\)",  # a version of the paper
     r"arXiv[: ]\d+\.\d+(?:v\d)?",

@@ -29,8 +29,9 @@ def formula_against_quadrature(*, dims: list[int], covariances: list, tilts: int
 
     Returns:
         A row a measure, dimension and tilt: ``error``, relative to the standard deviation of the tokens or to the size
-        of the tilted mean if that is larger, and ``control``, the same for a formula that forgets to tilt.
-        measured: the largest error. control: the smallest of the other.
+        of the tilted mean if that is larger; the same for ``affine``, m + Gamma a for every measure, and ``control``,
+        a formula that forgets to tilt.
+        measured: the largest error. near miss: that of affine. control: the smallest of control.
     """
     rows = []
     for dim in dims:
@@ -43,17 +44,19 @@ def formula_against_quadrature(*, dims: list[int], covariances: list, tilts: int
                 scale = max(np.linalg.norm(truth), np.sqrt(np.trace(measure.covariance) / dim))
                 row = {"measure": name, "dimension": dim, "tilt": np.linalg.norm(a)}
                 row["error"] = np.linalg.norm(measure.tilted_mean(a) - truth) / scale
+                row["affine"] = np.linalg.norm(measure.mean + measure.covariance @ a - truth) / scale
                 row["control"] = np.linalg.norm(measure.mean - truth) / scale
                 rows.append(row)
     table = pd.DataFrame(rows)
-    return Comparison(table, Intervals.exact(table["error"]), Estimate.exact(table["control"].min()))
+    measured, affine = (Intervals.exact(table[name]) for name in ("error", "affine"))
+    return Comparison(table, measured, Estimate.exact(table["control"].min()), near_miss=affine)
 
 
 def departure_from_affine(*, dim: int, sizes: list[float], directions: int, seed: int) -> Comparison:
-    """How far each limit map is from the affine map with its value and slope at zero, as the tilt grows.
+    """How far each limit map is from the affine map of its mean and covariance, as the tilt grows, by quadrature.
 
-    The departure is |T(a) - T(0) - J a| / |J a|, zero for an affine map. The five measures share mean and covariance,
-    hence J.
+    The departure is |T(a) - m - Gamma a| / |Gamma a|, zero for an affine map. T(a) is computed from the density alone
+    (:mod:`lib.tokens.tilted_quadrature`), so that no formula can be affine by construction.
 
     Args:
         dim: dimension d of the tokens.
@@ -63,20 +66,22 @@ def departure_from_affine(*, dim: int, sizes: list[float], directions: int, seed
 
     Returns:
         A row a measure and size: measure, size, departure (the mean over directions), largest.
-        measured: the largest departure of the Gaussian at any size. control: that of Rademacher tokens.
+        measured: the largest departure of the Gaussian at each size. near miss: that of the mixture, unbounded and the
+        nearest to a Gaussian. control: the largest of Rademacher tokens.
     """
     units = stream(seed, "directions").standard_normal((directions, dim))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     rows = []
     for name, measure in unit_measures(dim).items():
         for size in sizes:
-            linear = size * units @ measure.tilted_covariance(np.zeros(dim))
-            gap = measure.tilted_mean(size * units) - measure.tilted_mean(np.zeros(dim)) - linear
-            departure = np.linalg.norm(gap, axis=1) / np.linalg.norm(linear, axis=1)
+            linear = size * units @ measure.covariance
+            means = np.array([tilted_mean_by_quadrature(measure, size * unit) for unit in units])
+            departure = np.linalg.norm(means - measure.mean - linear, axis=1) / np.linalg.norm(linear, axis=1)
             rows.append({"measure": name, "size": size, "departure": departure.mean(), "largest": departure.max()})
     table = pd.DataFrame(rows)
-    largest = table.groupby("measure")["largest"].max()
-    return Comparison(table, *(Estimate.exact(largest[name]) for name in ("Gaussian", "Rademacher")))
+    largest = {name: found["largest"] for name, found in table.groupby("measure")}
+    measured, nearly = (Intervals.exact(largest[name]) for name in ("Gaussian", "mixture"))
+    return Comparison(table, measured, Estimate.exact(largest["Rademacher"].max()), near_miss=nearly)
 
 
 def outputs_along_a_line(*, covariance, dim: int, lengths: list[int], reach: float, seed: int) -> Comparison:
@@ -125,7 +130,8 @@ def shrinkage(*, dim: int, deviations: list[float], lengths: list[int], number_b
 
     Returns:
         A row an s and length: s, length, measured, low, high, exact.
-        measured: the curves over eta(s, L), joined over s. control: over 1 / L, as if the weights were equal.
+        measured: the curves over eta(s, L), joined over s. near miss: over eta(s, L - 1). control: over 1 / L, as if
+        the weights were equal.
     """
     rng = stream(seed, "shrinkage", "head")
     measure, U = Gaussian.centered(np.eye(dim)), rng.standard_normal((dim, dim))
@@ -135,8 +141,11 @@ def shrinkage(*, dim: int, deviations: list[float], lengths: list[int], number_b
     found = {}
     for k, s in enumerate(deviations):
         curve = Curve.from_samples([x[:, k] for x in samples], stream(seed, "shrinkage", "bootstrap", k))
-        exact, name = softmax_functionals(s, lengths).inverse_participation, f"s = {s:g}"
-        found[name] = Comparison.of_curve(curve, exact, 1 / np.array(lengths), s=name, length=lengths)
+        equal, name = 1 / np.array(lengths), f"s = {s:g}"
+        exact, shorter = (
+            softmax_functionals(s, x).inverse_participation for x in (lengths, np.maximum(np.array(lengths) - 1, 1))
+        )
+        found[name] = Comparison.of_curve(curve, exact, equal, shorter, s=name, length=lengths)
     return Comparison.together(found)
 
 
@@ -158,6 +167,12 @@ def layers(*, dim: int, couplings: list[float], depth: int, length: int, replica
     stay Gaussian, with covariance B Gamma B', B = I + V Gamma U. U is scaled so that every layer has the same coupling,
     the largest eigenvalue of Gamma^{1/2} U' Gamma U Gamma^{1/2}, the queries being the tokens themselves.
 
+    A finite stack starts from the empirical covariance of its tokens, which misses Gamma by a sampling error of order
+    1 / sqrt(L). To leading order the recursion carries that error on, through the map B as well, as all tokens share
+    the prompt: what the last covariance misses is what the recursion from the empirical one misses, plus a rest that
+    comes from sample cumulants of higher order, which are uncorrelated with it. So the slope of the one in the other
+    is 1.
+
     Args:
         dim: dimension d of the tokens.
         couplings: one weak and one strong, in this order.
@@ -168,9 +183,11 @@ def layers(*, dim: int, couplings: list[float], depth: int, length: int, replica
 
     Returns:
         A row a coupling, replicate and layer: ``error`` of the empirical covariance, relative in Frobenius norm;
-        ``sampling``, what as many independent Gaussian tokens would show on average; ``kurtosis``, Mardia's, over its
-        Gaussian value.
-        measured: the error at the last layer and the weak coupling, a mean over stacks. control: at the strong one.
+        ``carried``, that of the recursion from the empirical covariance of the first tokens; ``rest``, between these
+        two; ``kurtosis``, Mardia's, over its Gaussian value; and slopes of the error in ``carried on``, in ``stale``,
+        the same with Gamma of the first layer in all maps B, and in ``fresh``, the error of other tokens.
+        measured: the slope at the last layer and the weak coupling, a mean over stacks. near miss: stale. control:
+        fresh.
     """
     stacks = [
         _stack(dim, coupling, depth, length, stream(seed, "layers", k)).assign(
@@ -180,25 +197,37 @@ def layers(*, dim: int, couplings: list[float], depth: int, length: int, replica
         for k in range(replicates)
     ]
     table = pd.concat(stacks, ignore_index=True)
-    last = table[table["layer"] == depth].groupby("coupling", sort=False)["error"]
-    return Comparison(table, *(Estimate.of_mean(errors) for _, errors in last))
+    last = table[(table["layer"] == depth) & (table["coupling"] == f"coupling {couplings[0]:g}")]
+    measured, stale, fresh = (Estimate.of_mean(last[name]) for name in ("carried on", "stale", "fresh"))
+    return Comparison(table, measured, fresh, near_miss=stale)
 
 
 def _stack(dim: int, coupling: float, depth: int, length: int, rng) -> pd.DataFrame:
     rows, gamma, x = [], np.eye(dim), rng.standard_normal((length, dim))
+    carried, other = np.cov(x.T), np.cov(rng.standard_normal((length, dim)).T)
+    stale, first = carried, gamma
     for layer in range(1, depth + 1):
         U, V = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
         root = sqrt_psd(gamma)
         U *= np.sqrt(coupling / np.linalg.eigvalsh(root @ U.T @ gamma @ U @ root)[-1])
         x = x + _self_attention(x, U, V)
-        B = np.eye(dim) + V @ gamma @ U
-        gamma = B @ gamma @ B.T
-        empirical, centered = np.cov(x.T), x - x.mean(0)
+        stale = _pushed(stale, U, V, first)
+        gamma, carried, other = (_pushed(g, U, V) for g in (gamma, carried, other))
+        empirical, centered, size = np.cov(x.T), x - x.mean(0), np.linalg.norm(gamma)
         radii = np.einsum("ni,ij,nj->n", centered, np.linalg.inv(empirical), centered)
-        row = {"layer": layer, "error": np.linalg.norm(empirical - gamma) / np.linalg.norm(gamma)}
-        row["sampling"] = np.sqrt((np.trace(gamma) ** 2 + (gamma**2).sum()) / (gamma**2).sum() / length)
-        rows.append(row | {"kurtosis": (radii**2).mean() / (dim * (dim + 2))})
+        off = empirical - gamma
+        row = {"layer": layer, "error": np.linalg.norm(off) / size, "carried": np.linalg.norm(carried - gamma) / size}
+        row |= {"rest": np.linalg.norm(empirical - carried) / size, "kurtosis": (radii**2).mean() / (dim * (dim + 2))}
+        for name, found in {"carried on": carried, "stale": stale, "fresh": other}.items():
+            row[name] = (off * (found - gamma)).sum() / ((found - gamma) ** 2).sum()
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _pushed(gamma: np.ndarray, U, V, seen: np.ndarray | None = None) -> np.ndarray:
+    """B Gamma B' with B = I + V Gamma U, or with another covariance in B that attention sees."""
+    B = np.eye(len(gamma)) + V @ (gamma if seen is None else seen) @ U
+    return B @ gamma @ B.T
 
 
 def _self_attention(x: np.ndarray, U, V) -> np.ndarray:

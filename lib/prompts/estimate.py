@@ -141,7 +141,9 @@ class Intervals:
         if outside.max() > 0:
             k = int(np.argmax(outside))
             return Estimate(float(self.values[k]), float(self.low[k]), float(self.high[k]), n, worst=True)
-        k = int(np.argmax(np.maximum(self.high - band[1], band[0] - self.low)))
+        # A band that starts at 0 bounds errors and ratios, which do not leave it there.
+        below = band[0] - self.low if band[0] != 0 else np.full(n, -math.inf)
+        k = int(np.argmax(np.maximum(self.high - band[1], below)))
         return Estimate(float(self.values[k]), float(self.low.min()), float(self.high.max()), n, worst=True)
 
     def intervals(self) -> "Intervals":

@@ -97,6 +97,7 @@ def test_the_worst_of_a_set_stands_for_it():
     found = Intervals.exact([1.0, 1.05, 0.85, 1.1]).estimate(BAND)
     assert (found.value, found.cases, found.worst) == (0.85, 4, True)
     assert Intervals.exact([0.1, -0.3]).estimate((-0.4, 0.4)).value == -0.3
+    assert Intervals.exact([0.0, 0.3]).estimate((0, 1)).value == 0.3, "an error of 0 is not about to leave a band"
     assert verdict_of(Intervals.exact([1.0, math.nan]).estimate(BAND), BAND) == "INCONCLUSIVE"
 
 
