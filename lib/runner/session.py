@@ -79,7 +79,8 @@ class Session:
         print(f"{len(names)} notebooks, {self.summary['preset']} preset: {estimate}")
         write_json(self.folder / "run.json", self.summary)
         due = [name for name, again in self.again.items() if again or not self._page(name).exists()]
-        due.sort(key=lambda name: -seconds.get(name, math.inf))
+        known = seconds if set(due) <= set(seconds) else files.durations(self.folder.parent, "paper")  # in proportion
+        due.sort(key=lambda name: -known.get(name, math.inf))
         signal = asyncio.run(
             supervise(due, lambda name, *alarms: self.execute(name, deadlines, *alarms), min(workers, len(due) or 1))
         )
