@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from statistics_checks import assert_mean
 
-from lib.regression.head_risk import checkpoint_risks, head_risks, held_out_risks
+from lib.regression.head_risk import _losses, checkpoint_risks, head_risks, held_out_risks, softmax_losses
 from lib.regression.sgd import block_start, full_start, train
 from lib.regression.task import InContextRegression
 from lib.tokens.covariances import covariance_matrix
@@ -31,6 +32,30 @@ def test_against_raw_prompts_with_other_queries(kind):
     risk, error = head_risks(PROBLEM, kind, U, v, 3, 100_000, np.random.default_rng(2))
     assert error < losses.std() / np.sqrt(len(losses))
     assert_mean(losses, float(risk), false_alarm=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "linear"])
+@pytest.mark.parametrize("length", [1, 2])
+def test_given_task_and_query_against_quadrature(kind, length):
+    """Over the scores and values of one or two tokens, whose covariance is written out here, noise of labels included.
+
+    False if linear attention forgets c^2 / L, or G the noise.
+    """
+    w, query = RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
+    x, weight = np.polynomial.hermite_e.hermegauss(24)
+    grid = np.stack(np.meshgrid(*[x] * (2 * length), indexing="ij"), -1).reshape(-1, length, 2)
+    weight = np.prod(np.stack(np.meshgrid(*[weight] * (2 * length)), -1), -1).ravel()
+    expected = []
+    for task, at in zip(w, query, strict=True):
+        mixed = PROBLEM.covariance @ task
+        G = np.block([[PROBLEM.covariance, mixed[:, None]], [mixed[None], task @ mixed + PROBLEM.noise_std**2]])
+        pair = np.stack([U @ at, v])
+        score, value = np.moveaxis(grid @ np.linalg.cholesky(pair @ G @ pair.T).T, -1, 0)
+        shares = softmax(score, axis=1) if kind == "softmax" else score / length
+        expected.append(np.average(((shares * value).sum(1) - task @ at) ** 2 / 2, weights=weight))
+    np.testing.assert_allclose(_losses(PROBLEM, kind, U, v, length, w, query), expected, rtol=1e-6)
+    if kind == "softmax":
+        np.testing.assert_allclose(softmax_losses(PROBLEM, U, v, length, w, query)[0], expected, rtol=1e-6)
 
 
 def test_the_standard_errors_are_those_of_repetition():
