@@ -196,7 +196,7 @@ def test_another_number_of_threads_stays_within_the_tolerances(again):
 
 
 def test_another_seed_of_the_bootstrap_stays_within_the_tolerances(again):
-    again.compare(change=("prompts/curve.py", "rng.integers(len(groups)", "rng.spawn(1)[0].integers(len(groups)"))
+    again.compare(change=("prompts/curve.py", "rng.integers(groups, size", "rng.spawn(1)[0].integers(groups, size"))
     records = [read_json(next(run.glob("01_*/results.json"))) for run in (again.made.runs[0], again.made.runs[-1])]
     first, last = ([claim["interval"] for claim in record["claims"]] for record in records)
     assert first != last
