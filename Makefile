@@ -2,6 +2,7 @@
 # make quick  the same in seconds, at reduced resolution
 # make test   set up, then lint and test
 # make lab    set up, then open JupyterLab
+# make fuzz   set up, then run the notebooks with 200 odd parameters and see how each ends (tests/fuzz.py)
 # make mutants  set up, then plant faults in lib and see which test catches each (an hour; tests/mutants.py)
 # make setup  set up only;  make clean  remove what was set up and cached (never outputs/)
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: run quick test lab mutants setup clean
+.PHONY: run quick test lab fuzz mutants setup clean
 run: $(READY)
 	$(BIN)/python run_all.py --preset paper
 quick: $(READY)
@@ -20,6 +21,8 @@ test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz.py
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
 setup: $(READY)

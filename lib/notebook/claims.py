@@ -4,7 +4,10 @@ A claim fixes its prediction and its band before anything is computed. It is jud
 
     PASS           the whole interval lies inside the band;
     FAIL           interval and band are disjoint;
-    INCONCLUSIVE   anything else: too little data to tell.
+    INCONCLUSIVE   anything else: too little data to tell, and the reason is told.
+
+A claim that is made for some parameters only names their condition; where it does not hold the claim is
+NOT APPLICABLE, whatever was measured.
 
 Every claim carries a control, a variant that is grossly wrong and must FAIL the same check, and one whose prediction is
 derived also a near miss, which is wrong by little and must not PASS. A claim whose controls do not behave has shown
@@ -66,6 +69,7 @@ class Claim:
         control: what is grossly wrong in the control. near_miss: what is wrong by little in the near miss.
         chosen_on: for a threshold, the seeds and settings on which it was fixed, none of which is judged here; empty
             for a prediction that is derived.
+        only_if: for which parameters the claim is made, in words, and whether those of this run are among them.
         tolerance: how far the estimate may be from that of another run and still agree; by default the half-width of
             its interval, and a millionth of its value if that is more.
     """
@@ -79,6 +83,7 @@ class Claim:
     control: str
     near_miss: str = ""
     chosen_on: str = ""
+    only_if: tuple[str, bool] = ("", True)
     tolerance: float | None = None
     estimate: Estimate | None = None
     control_estimate: Estimate | None = None
@@ -103,9 +108,27 @@ class Claim:
     def verdict(self) -> str:
         if self.estimate is None:
             return "NOT JUDGED"
+        if not self.only_if[1]:
+            return "NOT APPLICABLE"
         own = verdict_of(self.estimate, self.band)
         behave = self.control_verdict == "FAIL" and self.near_verdict != "PASS"
         return own if behave or own != "PASS" else "INCONCLUSIVE"
+
+    @property
+    def why(self) -> str:
+        """Why the claim is INCONCLUSIVE or NOT APPLICABLE, in words; beyond what interval and band show."""
+        if self.verdict == "NOT APPLICABLE":
+            return f"made only for {self.only_if[0]}"
+        if self.verdict != "INCONCLUSIVE":
+            return ""
+        own, held = verdict_of(self.estimate, self.band), self.estimate
+        if own == "PASS":
+            return "its control does not fail" if self.control_verdict != "FAIL" else "its near miss passes"
+        if not held.cases or math.isnan(held.value):
+            return "nothing was measured"
+        if not (math.isfinite(held.low) and math.isfinite(held.high)):
+            return f"no interval: {held.cases:,} {'sample' if held.cases == 1 else 'samples'}"
+        return ""  # the interval reaches out of the band, which both show
 
     @property
     def control_verdict(self) -> str:
@@ -131,6 +154,8 @@ class Claim:
             source=self.source,
             status=self.status,
             chosen_on=self.chosen_on,
+            only_if=self.only_if[0],
+            why=self.why,
             prediction=self.prediction,
             band=self.band,
             estimate=value,
@@ -150,9 +175,11 @@ class Claim:
             ("source", f"{self.source} ({self.status})"),
             ("threshold" if self.chosen_on else "prediction", _expected(self)),
         ]
+        rows += [("made for", self.only_if[0])] if self.only_if[0] else []
         if self.estimate is None:
             rows += [("near miss", f"must not pass: {self.near_miss}")] if self.near_miss else []
             return [*rows, ("control", f"must fail: {self.control}")]
+        rows += [("undecided", self.why)] if self.why else []
         rows.append(("measured", _measured(self.estimate)))
         if not self.chosen_on and not self.estimate.low <= self.prediction <= self.estimate.high:
             rows.append(("difference", "the interval excludes the prediction: they agree as closely as the band says"))

@@ -14,6 +14,7 @@ BLACK = "black"  # what is exact, beside what was measured
 
 def use_style() -> None:
     """The collection's style, for figures read at the width of a page and on a phone."""
+    plt.rcdefaults()  # the reader's matplotlibrc may ask for anything, TeX included
     sns.set_theme(
         context="notebook",
         style="ticks",

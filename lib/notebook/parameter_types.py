@@ -9,7 +9,6 @@ print what is allowed; the description of each is the help that a reader sees.
 64
 """
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,10 +57,11 @@ def _setting(value: list, info: ValidationInfo) -> list:
     return value
 
 
-def _increasing(value: list[int]) -> list[int]:
-    if any(later <= earlier for earlier, later in pairwise(value)):
-        raise ValueError("must increase")
-    return value
+def _in_rising_order(value: list) -> list:
+    distinct = sorted(set(value))
+    if len(distinct) < 2:
+        raise ValueError("must hold at least 2 different entries")
+    return distinct
 
 
 def _head_file(value: str, info: ValidationInfo) -> str:
@@ -79,19 +79,23 @@ Real = Annotated[float, Field(allow_inf_nan=False)]
 
 PromptLength = Annotated[int, Field(ge=1, le=2**31, description="tokens in a prompt, a whole number from 1")]
 GrowingLengths = Annotated[
-    list[PromptLength], Field(min_length=2, description="at least 2, increasing"), AfterValidator(_increasing)
+    list[PromptLength], AfterValidator(_in_rising_order), Field(description="at least 2 different ones")
 ]
 Window = Annotated[
     list[PromptLength],
     Field(min_length=2, max_length=2, description="a pair [shortest, longest]"),
-    AfterValidator(_increasing),
+    AfterValidator(_in_rising_order),
 ]
 LongPromptLength = Annotated[
     Real,
     Field(ge=1, le=1e40, description="prompt length for exact curves only, whole, from 1 to 1e40"),
     AfterValidator(lambda value: float(round(value))),
 ]
-SlopeLengths = Annotated[list[LongPromptLength], Field(min_length=2, description="at least 2, for a slope")]
+SlopeLengths = Annotated[
+    list[LongPromptLength],
+    AfterValidator(_in_rising_order),
+    Field(description="at least 2 different ones, for a slope"),
+]
 Dimension = Annotated[int, Field(ge=1, le=4096, description="dimension of the tokens, a whole number from 1")]
 Count = Annotated[int, Field(ge=1, le=10**12, description="how many, a whole number from 1")]
 Runs = Annotated[int, Field(ge=2, le=10**6, description="independent runs, at least 2: intervals come from them")]

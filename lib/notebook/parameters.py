@@ -4,6 +4,8 @@ The cell is the one source of names, types, defaults and help:
 
     prompt_lengths: list[PromptLength] = [16, 64, 256]  # L, tokens a prompt
 
+Entries of a list are a set: those that are there twice are taken once, and numbers are put in rising order.
+
 An annotation is evaluated in the namespace of ``lib.notebook.parameter_types``, ``typing`` and the builtins; a pydantic
 ``TypeAdapter`` checks values against it, strictly: the text "3" is no number and ``True`` no integer. Only a
 whole-valued float passes as an integer, because YAML and people write 1e5. NaN and infinities need a type that
@@ -89,7 +91,7 @@ def check_value(parameter: Parameter, value: Any, base: Path | str | None = None
         for name in file_names(value) if base is not None else ():
             if not (Path(base) / name).is_file():
                 raise ParameterError(f"there is no file {name!r} in {base}")
-        return adapter.validate_python(value, context={"base": base})
+        return _in_order(adapter.validate_python(value, context={"base": base}), parameter.annotation)
     except ValidationError as error:
         place, given, reason = _explain(error, value)
     except ParameterError as error:
@@ -182,6 +184,10 @@ def _plain(value: Any) -> Any:
     """The value with whole floats as integers (pydantic turns them back where a float is meant)."""
     if isinstance(value, float):
         return int(value) if math.isfinite(value) and value == int(value) else value
+    if isinstance(value, str) and not value.isprintable():
+        raise ParameterError("a text with characters that cannot be printed")
+    if isinstance(value, int) and abs(value) > 10**300:
+        raise ParameterError("a number too large to compute with")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, list | tuple):
@@ -196,6 +202,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.date):
         raise ParameterError("which YAML reads as a date; put it in quotes if text is meant")
     raise ParameterError(f"a {type(value).__name__}, which is no number, text, list or mapping")
+
+
+def _in_order(value: Any, annotation: Any) -> Any:
+    """The value, its repeated entries taken once and numbers in rising order, if the type is a plain list."""
+    plain = annotation.startswith("list[") if isinstance(annotation, str) else typing.get_origin(annotation) is list
+    if not plain or not isinstance(value, list):
+        return value
+    distinct = [entry for k, entry in enumerate(value) if entry not in value[:k]]
+    return sorted(distinct) if all(isinstance(entry, int | float) for entry in distinct) else distinct
 
 
 def _explain(error: ValidationError, value: Any) -> tuple[str, Any, str]:

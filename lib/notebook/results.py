@@ -6,7 +6,7 @@ A notebook makes one :class:`Results` right after its parameters and saves it in
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from IPython.display import HTML, Markdown, display
 from lib.notebook.claims import Claim, Claims
 from lib.notebook.comparison import Comparison
 from lib.notebook.files import write_json
-from lib.notebook.parameters import Parameter, check_value
+from lib.notebook.parameters import Parameter, ParameterError, check_value
 from lib.notebook.schema import FigureRecord, MetricRecord, ResultsRecord
 from lib.notebook.sources import check_beside, digest
 
@@ -29,7 +29,7 @@ class Results:
         notebook: its name, as ``02_concentration``.
         output_dir: the folder to save in; empty: nothing is saved.
         namespace: ``globals()`` of the notebook. The names that its parameters cell annotates are its parameters, and
-            each is checked against its type.
+            each is checked against its type and put back as :func:`check_value` leaves it.
 
     Attributes:
         parameters: their checked values. claims: by id, as declared.
@@ -39,14 +39,20 @@ class Results:
         ImportError: if another lib was imported than the one that lies beside the notebook.
     """
 
-    def __init__(self, notebook: str, output_dir: str, namespace: Mapping[str, Any]):
+    def __init__(self, notebook: str, output_dir: str, namespace: MutableMapping[str, Any]):
         check_beside(notebook, Path.cwd())
         self.notebook, self.lib = notebook, digest()
         self.folder = Path(output_dir) if output_dir else None
         self.parameters = _parameters(namespace)
+        namespace.update(self.parameters)  # a list may have lost its repeats
         self.claims = Claims()
         self.metrics: dict[str, MetricRecord] = {}
         self.figures: list[FigureRecord] = []
+
+    def require(self, condition: bool, text: str) -> None:
+        """A premise of the whole notebook (:mod:`lib.notebook.premises`). Raises ParameterError with its text."""
+        if not condition:
+            raise ParameterError(text)
 
     def declare(self, *claims: Claim) -> Claims:
         """Record claims before anything is computed; the display is their table."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE"]
+Verdict = Literal["PASS", "FAIL", "INCONCLUSIVE", "NOT APPLICABLE"]
 Number = Annotated[
     float | None, BeforeValidator(lambda x: None if isinstance(x, float) and not math.isfinite(x) else x)
 ]
@@ -25,6 +25,8 @@ class ClaimRecord(BaseModel):
 
     Attributes:
         chosen_on: where a threshold was fixed; empty for a derived prediction.
+        only_if: the parameters that it is made for; empty for all.
+        why: why it is INCONCLUSIVE or NOT APPLICABLE.
         cases, worst: how many cases the estimate rests on, and whether it is the worst of them or their mean.
         caught: the errors that the claim would have caught: the largest negative and the smallest positive one.
     """
@@ -34,6 +36,8 @@ class ClaimRecord(BaseModel):
     source: str
     status: str
     chosen_on: str
+    only_if: str = ""
+    why: str = ""
     prediction: Number
     band: Interval
     estimate: Number

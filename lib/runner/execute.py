@@ -112,6 +112,9 @@ def environment(scratch: str) -> dict[str, str]:
     """Where a child runs: the lib of its supervisor, one thread, a fixed hash seed, UTF-8, nobody's settings."""
     inherited = {key: value for key, value in os.environ.items() if key not in ("MPLBACKEND", "PYTHONIOENCODING")}
     path = os.pathsep.join([str(LIBRARY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    inherited |= {"TMPDIR": os.path.abspath(tempfile.gettempdir())}  # it may be relative, and a child runs elsewhere
+    if "MPLCONFIGDIR" not in inherited and not os.access(Path.home(), os.W_OK):  # else matplotlib says so in pages
+        inherited["MPLCONFIGDIR"] = f"{inherited['TMPDIR']}/matplotlib-{os.getuid()}"
     fixed = {"PYTHONPATH": path, "PYTHONUTF8": "1", "PYTHONHASHSEED": "0", "IPYTHONDIR": f"{scratch}/ipython"}
     return inherited | dict.fromkeys(SINGLE, "1") | fixed
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -10,7 +11,7 @@ from markupsafe import Markup
 from lib.notebook.files import write_text
 from lib.notebook.numbers import caught, interval, number, reading
 from lib.notebook.schema import ResultsRecord
-from lib.runner.pages import style, typeset
+from lib.runner.pages import POLICY, style, typeset
 from lib.runner.report import clock, counts
 
 TEMPLATE = Path(__file__).with_name("index.html.j2")
@@ -33,7 +34,7 @@ def write_index(
         return f"{place}#{anchor}" if f'id="{anchor}"' in texts[name] else place
 
     def there(*names: str) -> list[str]:
-        return [path.relative_to(folder).as_posix() for name in names for path in sorted(folder.glob(name))]
+        return [quote(path.relative_to(folder).as_posix()) for name in names for path in sorted(folder.glob(name))]
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"math": lambda text: Markup(typeset(text)), "clock": clock, "number": number}
@@ -48,5 +49,6 @@ def write_index(
         counts=counts(run["notebooks"], results),
         took=clock(seconds),
         style=Markup(style()),
+        policy=POLICY,
     )
     write_text(folder / "index.html", page)

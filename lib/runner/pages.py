@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import nh3
 from bs4 import BeautifulSoup
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
@@ -20,6 +21,15 @@ MATH = re.compile(
     r"|(?P<whole>\\begin\{(?P<env>equation|align|gather)(?P<star>\*?)\}.*?\\end\{(?P=env)(?P=star)\})",
     re.S,
 )
+# What outputs, Markdown and the error text in it may bring into a page: nothing that acts.
+ELEMENTS = (nh3.ALLOWED_TAGS | {"main", "nav", "section", "figure", "figcaption", "input", "label"}) - {"map", "area"}
+ATTRIBUTES = {
+    **nh3.ALLOWED_ATTRIBUTES,
+    "*": {"class", "id", "style", "title", "lang", "role", "tabindex", "scope", "align", "colspan", "rowspan", "dir"},
+    "a": {"href", "name", "target"},
+    "input": {"type", "checked", "disabled"},
+}
+POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'"
 SKIP = {"pre", "code", "script", "style", "math", "title", "svg", "textarea"}
 
 
@@ -37,11 +47,12 @@ def export(notebook: Path) -> list[str]:
     template = TEMPLATE.read_text(encoding="utf-8")
     exporter = HTMLExporter(raw_template=template, exclude_anchor_links=False, anchor_link_text="#")
     exporter.extra_template_basedirs = []
-    resources = {"metadata": {"name": notebook.stem}, "style": style()}
-    page, _ = exporter.from_notebook_node(nbformat.read(notebook, as_version=4), resources=resources)
+    resources = {"metadata": {"name": notebook.stem}, "style": style(), "policy": POLICY}
+    source = nbformat.read(notebook, as_version=4)
+    source.metadata.pop("widgets", None)  # a page has no script to show them, and stale ones fail the export
+    page, _ = exporter.from_notebook_node(source, resources=resources)
     soup = BeautifulSoup(page, "html.parser")
-    for script in soup.find_all("script"):
-        script.decompose()
+    soup.main.replace_with(BeautifulSoup(harmless(str(soup.main)), "html.parser"))
     for text in soup.find_all(string=MATH):
         if not SKIP & {parent.name for parent in text.parents}:
             text.replace_with(BeautifulSoup(typeset(str(text)), "html.parser"))
@@ -51,6 +62,19 @@ def export(notebook: Path) -> list[str]:
     write_text(notebook.with_suffix(".html"), str(soup))
     odd = {code.get_text() for code in soup.select("code.latex")}
     return [f"formula not understood: {latex}" for latex in sorted(odd)]
+
+
+def harmless(page: str) -> str:
+    """HTML without scripts, handlers, frames, forms and links that act."""
+    return nh3.clean(
+        page,
+        tags=ELEMENTS,
+        clean_content_tags={"script", "style"},
+        attributes=ATTRIBUTES,
+        generic_attribute_prefixes={"aria-", "data-"},
+        url_schemes={"http", "https", "mailto", "data"},
+        link_rel=None,
+    )
 
 
 def style() -> str:
@@ -70,6 +94,6 @@ def _mathml(found: re.Match) -> str:
         made = convert(plain.strip(), display="inline" if found["inline"] else "block")
     except Exception:
         made = "\\"
-    if "\\" in made:  # it raised, or passed on a command that it does not know
+    if "\\" in made or "href" in made:  # it raised, passed on a command that it does not know, or made a link
         return f'<code class="latex">{html.escape(latex)}</code>'
     return re.sub(r"&(?!#?\w+;)", "&amp;", made)

@@ -15,11 +15,14 @@ from typing import Any
 import nbformat
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent
 
 from lib.notebook.parameters import Parameter, ParameterError, check_value, file_names, read_parameters, suggest
+from lib.notebook.premises import Premise, read_premises
 
 PRESETS = ("paper", "quick")
 OUTPUT_DIR = "output_dir"  # the parameter that the runner itself sets
+LARGEST_TEXT, DEEPEST = 200_000, 10  # characters of a parameters file, and nesting in it
 
 
 class UsageError(Exception):
@@ -33,6 +36,7 @@ class Notebook:
     name: str
     title: str
     parameters: dict[str, Parameter]
+    premises: list[Premise]
     code: str
     text: str
 
@@ -92,7 +96,7 @@ def plan(
     for setting in settings:
         key, value, names = read_setting(setting, notebooks)
         for name in names:
-            sources[name].append(Source(f"--set {setting}", {key: value}, sources[name][-1].base))
+            sources[name].append(Source(f"--set {setting}", {key: value}, Path.cwd()))
     mistakes: dict[str, None] = {}  # in order, each once
     tasks = [resolve(notebook, *sources[name], mistakes=mistakes) for name, notebook in notebooks.items()]
     if mistakes:
@@ -138,7 +142,12 @@ def load(path: Path) -> Notebook:
     if parameters.pop(OUTPUT_DIR, None) is None:
         raise UsageError(f'{where}: its parameters cell needs `{OUTPUT_DIR}: str = ""`, where results are saved')
     digest = hashlib.sha256("\0".join(cell.source for cell in code).encode()).hexdigest()
-    return Notebook(path.stem, next(filter(None, headings(notebook)), path.stem), parameters, digest, text)
+    try:
+        premises = [premise for tag, source in tagged if tag == "premises" for premise in read_premises(source)]
+    except (ParameterError, SyntaxError) as error:
+        raise UsageError(f"{where}: {_first_line(error)}") from None
+    title = next(filter(None, headings(notebook)), path.stem)
+    return Notebook(path.stem, title, parameters, premises, digest, text)
 
 
 def headings(notebook: nbformat.NotebookNode) -> Iterator[str]:
@@ -152,18 +161,38 @@ def headings(notebook: nbformat.NotebookNode) -> Iterator[str]:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """YAML by the rules of version 1.2, a duplicate key being an error."""
+    """YAML by the rules of version 1.2, a duplicate key being an error; short, flat and without references."""
+    if len(text) > LARGEST_TEXT:
+        raise UsageError(f"{where}: {len(text):,} characters, allowed are {LARGEST_TEXT:,}; put arrays in a .npy file")
     try:
+        _refuse_odd(text, where)
         return YAML(typ="safe", pure=True).load(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, a date that is none
+        raise UsageError(f"{where}: cannot be read: {_first_line(error)}") from None
     except YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f" in line {mark.line + 1}" if mark else ""
         raise UsageError(f"{where}: not valid YAML{line}: {_first_line(problem)}") from None
 
 
+def _refuse_odd(text: str, where: str) -> None:
+    """References, which may unfold without end, deep nesting, and other versions of YAML, where `no` is false."""
+    depth = 0
+    for event in YAML(pure=True).parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+            raise UsageError(f"{where}: holds an anchor or an alias (& or *), which is not allowed; write it out")
+        if depth > DEEPEST:
+            raise UsageError(f"{where}: nested more than {DEEPEST} deep")
+        if isinstance(event, DocumentStartEvent) and event.version:
+            raise UsageError(f"{where}: holds a %YAML line, which is not allowed; version 1.2 is read")
+
+
 def read_mapping(path: Path, where: str) -> dict[str, Any]:
     """The flat mapping in a parameters file."""
     try:
+        if path.stat().st_size > 4 * LARGEST_TEXT:
+            raise UsageError(f"{where}: a file of {path.stat().st_size:,} bytes, which is no parameters file")
         values = read_yaml(path.read_text(encoding="utf-8"), where)
     except OSError as error:
         raise UsageError(f"{where}: cannot be read: {error.strerror.lower()}") from None
@@ -220,7 +249,34 @@ def resolve(notebook: Notebook, preset: Source, *given: Source, mistakes: dict[s
                 values[key] = _with_inputs(value, source.base, task.files)
             except ParameterError as error:
                 mistakes[f"{source.where}: {error}"] = None
+    if not mistakes:
+        for premise in notebook.premises:
+            setters = [source.where for source in (preset, *given) if set(premise.names) & set(source.values)]
+            if problem := premise.broken(_with_files(task)):
+                mistakes[f"{setters[-1] if setters else notebook.name}: {problem}"] = None
     return task
+
+
+def _with_files(task: Task) -> dict[str, Any]:
+    """The parameters with file names that lead to the files from here."""
+
+    def lead(value: Any) -> Any:
+        if isinstance(value, list):
+            return [lead(item) for item in value]
+        return str(task.files[value]) if isinstance(value, str) and value in task.files else value
+
+    return {name: lead(value) for name, value in task.parameters.items()}
+
+
+def checked(task: Task, values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a task with some of them replaced, checked as those of a run. Raises UsageError."""
+    mistakes: dict[str, None] = {}
+    again = resolve(
+        task.notebook, Source("preset", task.preset, Path()), Source("here", values, Path()), mistakes=mistakes
+    )
+    if mistakes:
+        raise UsageError(*mistakes)
+    return again.parameters
 
 
 def _with_inputs(value: Any, base: Path, files: dict[str, Path]) -> Any:

@@ -12,7 +12,7 @@ from lib.runner.params import Task
 
 def clock(seconds: float) -> str:
     """A duration (s) as 1:05 or 2:01:05."""
-    minutes, seconds = divmod(round(seconds), 60)
+    minutes, seconds = divmod(max(0, round(seconds)), 60)  # a clock may have been set back
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"
 
 
@@ -38,6 +38,9 @@ def parameters(task: Task) -> str:
         parameter = task.notebook.parameters[key]
         preset = "" if value == parameter.default else f"   (here {value!r})"
         parts.append(f"{key} = {parameter.default!r}{preset}\n    {parameter.help}\n    {allowed(parameter)}")
+    if task.notebook.premises:
+        lines = [f"    {premise.text}" for premise in task.notebook.premises]
+        parts.append("\n".join(["together:", *lines]))
     return "\n\n".join(parts)
 
 
@@ -57,6 +60,8 @@ def summary(notebooks: dict[str, Any], results: dict[str, ResultsRecord]) -> str
             verdicts = claim.verdict, caught(claim.caught, claim.prediction), claim.control.verdict
             rows.append([f"{name[:2]} {claim.id}", number(claim.prediction), *measured, *verdicts])
     parts = [table(rows)] if rows[1:] else []
+    told = [f"{n[:2]} {c.id}: {c.verdict}: {c.why}" for n, result in results.items() for c in result.claims if c.why]
+    parts += ["\n".join(told)] if told else []
     for name, entry in notebooks.items():
         parts += [f"warning: {name}: {warning}" for warning in entry["warnings"]]
         if entry["status"] != "ok":
@@ -69,7 +74,9 @@ def counts(notebooks: dict[str, Any], results: dict[str, ResultsRecord]) -> str:
     """The run in one line."""
     verdicts = Counter(claim.verdict for result in results.values() for claim in result.claims)
     ok = sum(entry["status"] == "ok" for entry in notebooks.values())
-    said = ", ".join(f"{verdicts[word]} {word}" for word in ("FAIL", "INCONCLUSIVE", "PASS") if verdicts[word])
+    said = ", ".join(
+        f"{verdicts[word]} {word}" for word in ("FAIL", "INCONCLUSIVE", "NOT APPLICABLE", "PASS") if verdicts[word]
+    )
     return f"{ok} of {len(notebooks)} notebooks ok, {verdicts.total()} claims" + (f": {said}" if said else "")
 
 

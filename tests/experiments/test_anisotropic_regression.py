@@ -162,3 +162,10 @@ def test_a_head_knows_one_covariance(tasks):
     assert (diagonal < 0.2).all()
     assert (table.to_numpy() >= diagonal).all()
     assert found.measured.low < 1.1 and found.measured.high > 0.9 and found.control.low > 1.5
+
+
+def test_the_random_covariance_is_that_of_its_seed():
+    one, same, other = (
+        setting.tasks(covariances=[], dim=3, noise_std=0.3, seed=seed)["random"].covariance for seed in (1, 1, 2)
+    )
+    assert (one == same).all() and abs(one - other).max() > 0.05

@@ -78,6 +78,7 @@ def test_weakly_coupled_layers_carry_their_first_error_on():
     assert found.measured.value == pytest.approx(last["carried on"].mean()) == pytest.approx(1, abs=0.1)
     assert found.control.value == pytest.approx(last["fresh"].mean()) == pytest.approx(0, abs=0.6)
     assert found.near_miss.value == pytest.approx(last["stale"].mean())
+    assert abs(last["stale"] - last["carried on"]).min() > 1e-3, "the maps of the near miss see the first covariance"
 
 
 def test_a_layer_pushes_the_covariance_forward():

@@ -159,3 +159,27 @@ def test_displays_say_it_all_and_escape_what_they_show():
 def test_an_unknown_claim_is_named_with_the_known_ones():
     with pytest.raises(KeyError, match="no claim 'b'; declared are a"):
         Claims(a=claim())["b"]
+
+
+def test_a_claim_made_for_other_parameters_is_not_applicable_whatever_was_measured():
+    for holds, verdict in ((True, "PASS"), (False, "NOT APPLICABLE")):
+        claim = Claim("a", "A.", "Lemma 1", "exact here", 1.0, BAND, "wrong", only_if=("long prompts", holds))
+        claim.judge(Comparison(measured=Estimate(1.0, 0.99, 1.01), control=Estimate(2.0, 1.9, 2.1)))
+        assert claim.verdict == verdict
+        assert "long prompts" in claim._repr_html_() and claim.record().only_if == "long prompts"
+    assert claim.why == "made only for long prompts"
+
+
+def test_a_claim_says_why_it_is_undecided():
+    wide, wrong = Estimate(1.0, 0.5, 1.5), Estimate(2.0, 1.9, 2.1)
+    alone = Estimate(1.0, math.nan, math.nan, cases=1)
+    for measured, control, why in (
+        (wide, wrong, ""),  # as interval and band show
+        (alone, wrong, "no interval: 1 sample"),
+        (Estimate.unknown(), wrong, "nothing was measured"),
+        (Estimate(1.0, 0.99, 1.01, cases=0), wrong, "nothing was measured"),
+        (Estimate(1.0, 0.99, 1.01), wide, "its control does not fail"),
+    ):
+        claim = Claim("a", "A.", "Lemma 1", "exact here", 1.0, BAND, "wrong")
+        claim.judge(Comparison(measured=measured, control=control))
+        assert (claim.verdict, claim.why) == ("INCONCLUSIVE", why)

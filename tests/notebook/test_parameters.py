@@ -78,7 +78,11 @@ def test_a_cell_that_is_refused(cell, message):
     ("annotation", "value", "meant"),
     [
         ("int", 3.0, 3),
-        ("list[int]", [1e5, 2], [100000, 2]),
+        ("list[int]", [1e5, 2, 1e5], [2, 100000]),  # a set, in rising order
+        ("list[str]", ["b", "a", "b"], ["b", "a"]),
+        ("list[list[int]]", [[2, 2], [1], [2, 2]], [[2, 2], [1]]),  # what is inside an entry stays
+        ("Window", [20, 10], [10, 20]),
+        ("GrowingLengths", [20, 10, 20], [10, 20]),
         ("float", 1, 1.0),
         ("float", 1e300, 1e300),
         ("Optional[int]", None, None),
@@ -123,11 +127,11 @@ def test_a_value_that_is_accepted(annotation, value, meant):
         ("list[int]", {3}, "p: received {3}, a set, which is no number, text, list or mapping"),
         ("list[PromptLength]", [], "p: received [], an empty list"),
         ("Runs", 1, "p: received 1, should be greater than or equal to 2; allowed: Runs (independent runs, at least 2"),
-        ("SlopeLengths", [100], "p: received [100], list should have at least 2 items"),
-        ("GrowingLengths", [10], "p: received [10], list should have at least 2 items"),
-        ("GrowingLengths", [10, 10], "p: received [10, 10], must increase"),
+        ("SlopeLengths", [100], "p: received [100], must hold at least 2 different entries"),
+        ("GrowingLengths", [10], "p: received [10], must hold at least 2 different entries"),
+        ("GrowingLengths", [10, 10], "p: received [10, 10], must hold at least 2 different entries"),
         ("Window", [10, 20, 30], "p: received [10, 20, 30], list should have at most 2 items"),
-        ("Window", [20, 10], "p: received [20, 10], must increase"),
+        ("Window", [20, 20], "p: received [20, 20], must hold at least 2 different entries"),
         ("list[list[int]]", [[1], []], "p: received [[1], []], an empty list"),
     ],
 )

@@ -61,3 +61,32 @@ def test_one_sample_has_no_interval():
     assert Estimate.of_mean([0.5]).value == 0.5
     assert one.estimate((0.4, 0.6)).value == 2.0
     assert Intervals.of_means(np.empty((3, 0))).estimate((0, 1)).cases == 0
+
+
+BAND = (0.9, 1.1)
+
+
+def of(values, low, high):
+    return Intervals(*(np.array(x, float) for x in (values, low, high)))
+
+
+def test_a_numerical_error_is_an_interval():
+    assert Estimate.exact(2.0, 0.3).half_width == pytest.approx(0.3)
+    found = Intervals.exact([1.0, 2.0], [0.1, 0.2])
+    np.testing.assert_allclose(found.high - found.values, [0.1, 0.2])
+
+
+def test_of_several_numbers_the_worst_is_shown_with_the_hull_of_all():
+    found = of([1.0, 1.04, 0.99], [0.97, 1.0, 0.96], [1.02, 1.08, 1.03]).estimate(BAND)
+    assert tuple(found) == (1.04, 0.96, 1.08) and found.worst and found.cases == 3
+
+
+def test_one_number_outside_of_the_band_is_outside_of_it_for_all():
+    found = of([1.0, 1.3], [0.8, 1.2], [1.2, 1.4]).estimate(BAND)
+    assert tuple(found) == (1.3, 1.2, 1.4) and verdict_of(found, BAND) == "FAIL"
+
+
+def test_one_that_is_unknown_leaves_all_of_them_unknown():
+    for bad in (of([1.0, math.nan], [0.95, 0.95], [1.05, 1.05]), of([1, 1], [math.nan, 0.95], [1.05, 1.05])):
+        assert verdict_of(bad.estimate(BAND), BAND) == "INCONCLUSIVE"
+    assert verdict_of(Estimate(1.0, 0.95, math.inf), (0.9, math.inf)) == "INCONCLUSIVE"

@@ -95,3 +95,10 @@ def test_memory_is_bounded_by_the_block():
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 8e6
+
+
+def test_a_block_of_another_number_of_prompts_is_refused():
+    accumulator = SoftmaxAccumulator(np.ones(D)).update(np.ones((3, 4, D)))
+    for other in (np.ones((2, 4, D)), np.ones((4, D))):
+        with pytest.raises(ValueError, match=r"expected shape \(3, block, 7\), received"):
+            accumulator.update(other)

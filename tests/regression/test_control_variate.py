@@ -80,7 +80,7 @@ def test_the_mean_squares_of_one_dimension():
     (b, a), with Var(w^2 q^2) = 8 t^2 Q^2. In the valley the influence is b e^{score - s^2/2} (y - chi) w S q (b, a): a
     token is tilted by twice the score, a query by e^{s^2}. A million draws, within 5 %, about five standard errors.
     """
-    S, Q, t, noise, n = 1.3, 0.8, 1.5, 0.6, 2**20
+    S, Q, t, noise, n = 1.3, 0.8, 1.5, 2.5, 2**20
     problem = InContextRegression([[S]], noise, t, [[Q]])
     a, b = 0.25, 1.4
     limit = control_variate._mean_squares(problem, BlockHead(np.array([[a]]), b), n, np.random.default_rng(0))[0]

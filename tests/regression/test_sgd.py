@@ -289,3 +289,14 @@ def test_a_seed_alone_sees_what_it_sees_among_others(monkeypatch):
         train(PROBLEM, 12, block_start(START), rngs=r, **options) for r in (generators(3), generators(3)[2:])
     )
     np.testing.assert_allclose(alone.parameters["A"][:, 0], together.parameters["A"][:, 2], rtol=1e-12)
+
+
+def test_whitened_directions_have_the_covariance_of_the_tokens():
+    """|G' v|^2 = v' G G' v, with the covariance of (x, y) written out; its last entry holds the noise."""
+    prompts, _ = drawn(SHIFTED)
+    w, v = np.random.default_rng(1).normal(size=(2, 5, 3)), np.random.default_rng(2).normal(size=(2, 5, 4))
+    white = prompts._whiten(torch.from_numpy(v), torch.from_numpy(w)).numpy()
+    for task, direction, found in zip(w.reshape(-1, 3), v.reshape(-1, 4), white.reshape(-1, 4), strict=True):
+        mixed = SHIFTED.covariance @ task
+        G = np.block([[SHIFTED.covariance, mixed[:, None]], [mixed[None], task @ mixed + SHIFTED.noise_std**2]])
+        assert found @ found == pytest.approx(direction @ G @ direction)

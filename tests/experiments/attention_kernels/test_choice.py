@@ -1,3 +1,5 @@
+import numpy as np
+import pandas as pd
 import pytest
 
 from lib.experiments.attention_kernels import choice
@@ -5,6 +7,14 @@ from lib.notebook import figures
 
 TOKENS = ["Gaussian", "mixture"]
 CELLS = {"deviations": [0.1, 3.0], "lengths": [2, 32, 1024], "features": 64, "number_budget": 200_000}
+
+
+def test_of_the_good_kernels_the_one_of_smallest_state_is_chosen():
+    """At d = 4 moments keep 24 numbers, a Linformer of 16 rows 128, and 64 random features about 320."""
+    good = dict.fromkeys(("moment", "performer", "linformer"), 0.01)
+    rows = [good, good | {"moment": 0.5}, good | {"moment": 0.5, "linformer": np.nan}, dict.fromkeys(good, 0.5)]
+    table = pd.DataFrame([{"length": 1024} | row for row in rows])
+    assert list(choice.choose(table, 64, 4, 0.1)["choice"]) == ["moment", "linformer", "performer", "softmax"]
 
 
 def test_the_choice_and_its_exact_boundary():

@@ -21,6 +21,7 @@ def test_a_stable_step_ends_flatter_than_the_edge_and_an_unstable_one_at_it():
     assert worst(found.measured, 2) == pytest.approx(2, abs=0.1)
     assert worst(found.control, 2) < 1.8 and abs(worst(found.near_miss, 2) - 2) > abs(worst(found.measured, 2) - 2)
     assert found.table["risk / best"][0] == pytest.approx(1, abs=0.05)
+    assert found.table["sharpness"].to_numpy() == pytest.approx(found.table["exact sharpness"], rel=0.35)
 
 
 def test_the_preconditioner_steps_into_the_valley_and_a_run_that_diverges_is_given_up():

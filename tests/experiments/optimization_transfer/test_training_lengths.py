@@ -31,6 +31,10 @@ def test_transfer_costs_nothing_at_the_length_of_training():
     table = found.table.set_index(["covariance", "trained at", "used at"])
     assert table.loc[("toeplitz", 50, 50), lengths.AS_TRAINED] == pytest.approx(1, abs=1e-9)
     assert table.loc[("toeplitz", 50, 50), "law"] == 1
+    law, off = leading_order.law_of(PROBLEM), (1 / 20 - 1 / 400) ** 2 * 400
+    row = table.loc[("toeplitz", 20, 400)]
+    assert (row["law"] - 1) / (row["law " + lengths.REPAIRED] - 1) == pytest.approx(law.penalty / law.repaired)
+    assert row["law"] == pytest.approx(1 + law.penalty * off)
     assert np.all(table[lengths.REPAIRED] >= 1 - 1e-9)
     assert np.all(table[lengths.REPAIRED] <= table[lengths.AS_TRAINED] + 1e-9)
 

@@ -36,3 +36,8 @@ def test_the_stochastic_race_is_paired_and_reproducible():
     by_method = first.table.groupby(["batch", "method"])["risk / best"].apply(list)
     assert len(by_method) == 2 * 4  # three tuned kinds, and the preconditioner
     assert first.measured.value == by_method[("batch 16", PRECONDITIONED)][-1]
+    rivals = [
+        ends[-1] for (batch, method), ends in by_method.items() if batch == "batch 16" and method != PRECONDITIONED
+    ]
+    assert first.control.value == min(rivals)
+    assert first.measured.half_width > 1e-6, "two runs on prompts of their own differ"

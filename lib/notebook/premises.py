@@ -1,0 +1,94 @@
+"""Premises: conditions that several parameters of a notebook must meet together, checked before anything is computed.
+
+A cell tagged ``premises`` right after the results cell holds nothing but lines such as
+
+    results.require(max(prompt_lengths) > 2, "prompt_lengths: one of more than two tokens")
+
+In a running notebook they are checked as any other line. The runner reads the same cell and checks it before a kernel
+starts, and ``--describe`` shows what it asks for. A condition is made of parameters, builtins and the words below.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lib.notebook.parameters import ParameterError
+from lib.tokens.covariances import covariance_matrix
+
+__all__ = ["definite", "fits", "multiples"]
+
+CONDITION_NUMBER = 1e10  # beyond it a covariance is singular to the accuracy of the heads that invert it
+
+
+@dataclass(frozen=True)
+class Premise:
+    """A condition as it is written, what it asks for in words, and the names in it."""
+
+    condition: str
+    text: str
+    names: tuple[str, ...]
+
+    def broken(self, parameters: dict[str, Any]) -> str:
+        """One line that says what is asked for and what was given, or nothing if the premise holds."""
+        words = {**vars(builtins), **{name: globals()[name] for name in __all__}, **parameters}
+        try:
+            if eval(self.condition, {"__builtins__": {}, **words}):  # the notebook's text, which runs anyway
+                return ""
+        except (ArithmeticError, ValueError, IndexError) as error:
+            return f"{self.text}; {' '.join(str(error).split())}"
+        given = ", ".join(f"{name} = {parameters[name]!r}" for name in self.names if name in parameters)
+        return f"{self.text}; received {given}"
+
+
+def read_premises(source: str) -> list[Premise]:
+    """The premises that a cell holds.
+
+    Raises:
+        ParameterError: one line for the first statement that is anything else.
+    """
+    found = []
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.Expr(
+                ast.Call(ast.Attribute(ast.Name("results"), "require"), [condition, ast.Constant(str(text))], [])
+            ):
+                names = dict.fromkeys(node.id for node in ast.walk(condition) if isinstance(node, ast.Name))
+                found.append(Premise(ast.unparse(condition), text, tuple(names)))
+            case _:
+                raise ParameterError(
+                    f"line {statement.lineno} of the premises cell must read `results.require(condition, text)`"
+                )
+    return found
+
+
+def fits(covariances: Iterable, dimensions: Iterable[int]) -> bool:
+    """Whether every covariance can be made in every dimension, as rank(3) cannot in two."""
+    for covariance in covariances:
+        for dimension in dimensions:
+            try:
+                covariance_matrix(covariance, dimension)
+            except ValueError:
+                return False
+    return True
+
+
+def definite(covariances: Iterable, dimensions: Iterable[int]) -> bool:
+    """Whether every covariance is positive definite in every dimension, with a condition number of at most 1e10."""
+    for covariance in covariances:
+        for dimension in dimensions:
+            try:
+                values = np.linalg.eigvalsh(covariance_matrix(covariance, dimension))
+            except ValueError:
+                return False
+            if not values[0] * CONDITION_NUMBER > values[-1]:
+                return False
+    return True
+
+
+def multiples(numbers: Iterable[int], of: int) -> bool:
+    """Whether all numbers are multiples of one."""
+    return all(number % of == 0 for number in numbers)
