@@ -38,12 +38,20 @@ TINY = {  # beside the quick preset: what costs time
     "02": {"number_budget": 40_000, "average_budget": 40_000, "settings": [["isotropic", 3], ["rank(2)", 4]]}
     | {"prompt_lengths": [16, 64, 256], "average_lengths": [16, 64]},
     "03": {"setting": ["toeplitz(0.5)", 2], "along_budget": 20_000, "sgd_steps": 8, "sgd_batch": 4, "sgd_seeds": 2}
-    | {"long_steps": 8, "block_steps": 8, "starts": 2, "token_steps": 4, "token_lengths": [10], "horizons": [2.0]},
+    | {
+        "long_steps": 8,
+        "block_steps": 8,
+        "starts": 2,
+        "token_steps": 4,
+        "token_lengths": [10],
+        "horizons": [2.0],
+        "along_times": [0.1, 1.0],
+    },
     "04": {"dimension": 2, "covariances": ["toeplitz(0.5)"], "prompt_budget": 40_000, "sgd_steps": 8, "sgd_batch": 4}
     | {"sgd_seeds": 2, "shift_prompts": 200, "risk_lengths": [10, 100], "experiment_lengths": [10]}
     | {"critical_dimensions": [1, 3]},
     "05": {"number_budget": 40_000, "coordinates": 400, "kernel_draws": 200, "split_draws": 2, "split_length": 64}
-    | {"projection_prompts": 4, "projection_lengths": [32, 64], "learned_steps": 4, "learned_replicates": 2}
+    | {"projection_prompts": 16, "projection_lengths": [64, 128], "learned_steps": 4, "learned_replicates": 2}
     | {"choice_budget": 4000, "choice_lengths": [16], "choice_deviations": [0.5], "swap_prompts": 64, "swap_length": 32}
     | {"retrieval_prompts": 64, "retrieval_lengths": [16, 64], "features": 16, "long_lengths": [16, 64]}
     | {"settings": [["isotropic", 3], ["rank(2)", 4]], "prompt_lengths": [8, 32], "task_dimension": 2},
@@ -52,7 +60,7 @@ TINY = {  # beside the quick preset: what costs time
     | {"few_shot_dimensions": [2], "few_shot_risks": [0.3], "chart_points": 4, "dimensions": [1, 4]}
     | {"settings": [["isotropic", 2]], "tolerances": [0.3, 0.2]},
     "07": {"dimension": 2, "edge_steps": 20, "most_steps": 20, "race_lengths": [20], "sgd_batch": 16, "sgd_seeds": 2}
-    | {"gain_budget": 20_000, "mean_prompts": 100, "noise_steps": 10, "noise_batch": 8, "noise_seeds": 3}
+    | {"gain_budget": 20_000, "mean_prompts": 100, "noise_steps": 10, "noise_batch": 8, "noise_seeds": 10}
     | {"noise_prompts": 100, "gain_lengths": [10, 20], "pilot_dimension": 2, "pilot_covariances": ["isotropic"]},
 }
 COSTLY = re.compile(r"budget|prompts|draws|steps|seeds|batch|features|replicates|starts|sequences|queries|coordinates")

@@ -100,14 +100,19 @@ Dimension = Annotated[int, Field(ge=1, le=4096, description="dimension of the to
 Count = Annotated[int, Field(ge=1, le=10**12, description="how many, a whole number from 1")]
 Runs = Annotated[int, Field(ge=2, le=10**6, description="independent runs, at least 2: intervals come from them")]
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="root of all random draws, a whole number from 0")]
-ScoreDeviation = Annotated[Real, Field(gt=0, le=40, description="standard deviation of the scores, in (0, 40]")]
+ScoreDeviation = Annotated[
+    Real, Field(ge=1e-3, le=40, description="standard deviation of the scores, from 0.001 to 40")
+]
 QuietScore = Annotated[
-    Real, Field(gt=0, le=2.5, description="standard deviation of the scores, in (0, 2.5]: beyond, sampling is hopeless")
+    Real,
+    Field(
+        ge=1e-3, le=2.5, description="standard deviation of the scores, from 0.001 to 2.5; beyond, sampling is hopeless"
+    ),
 ]
 Coupling = Annotated[Real, Field(gt=0, le=16, description="coupling of queries and tokens, in (0, 16]")]
-Tolerance = Annotated[Real, Field(gt=0, lt=1, description="relative tolerance, in (0, 1)")]
-Correlation = Annotated[Real, Field(gt=-1, lt=1, description="correlation, in (-1, 1)")]
-NoiseStd = Annotated[Real, Field(ge=0, le=1e3, description="standard deviation of the label noise, from 0")]
+Tolerance = Annotated[Real, Field(ge=1e-6, lt=1, description="relative tolerance, from 1e-6 to below 1")]
+Correlation = Annotated[Real, Field(ge=-0.99, le=0.99, description="correlation, from -0.99 to 0.99")]
+NoiseStd = Annotated[Real, Field(ge=0, le=10, description="standard deviation of the label noise, from 0 to 10")]
 Variance = Annotated[Real, Field(gt=0, le=1e6, description="a variance, positive")]
 PositiveReal = Annotated[Real, Field(gt=0, le=1e6, description="a positive number")]
 LearningRate = Annotated[Real, Field(gt=0, le=10, description="step size of gradient descent, positive")]

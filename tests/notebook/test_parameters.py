@@ -114,7 +114,7 @@ def test_a_value_that_is_accepted(annotation, value, meant):
         ("list[list[int]]", [[1], [2, 2.5]], "p[1][1]: received 2.5, should be a valid integer"),
         ("dict[str, int]", {"a": "b"}, "p['a']: received 'b', should be a valid integer"),
         ("PromptLength", 0, "p: received 0, should be greater than or equal to 1; allowed: PromptLength (tokens in a"),
-        ("Correlation", 1, "p: received 1, should be less than 1"),
+        ("Correlation", 1, "p: received 1, should be less than or equal to 0.99"),
         ("float", math.nan, "p: received nan, should be a finite number"),
         ("list[float]", [0.5, -math.inf], "p[1]: received -inf, should be a finite number"),
         ("Literal['a', 'b']", "c", "p: received 'c', should be 'a' or 'b'"),
