@@ -207,3 +207,27 @@ def test_what_is_wide_scrolls_inside_its_own_box(run, browser):
     )
     assert len(boxes) >= 3  # the long line, the wide table, the long formula
     assert set(boxes) == {"auto"}
+
+
+LIVE = """from IPython.display import HTML, display
+display(HTML('<b onclick="act()" style="color:red">kept</b><script>act()</script><iframe src="x"></iframe>'
+             '<a href="javascript:act()">link</a><form action="x"><button>go</button></form><style>b {}</style>'))"""
+
+
+def test_nothing_in_a_page_acts(tmp_path):
+    """Neither what Markdown, outputs and formulas hold, nor the text of an error."""
+    text = "# Live\n\n<img src=x onerror=act()> <object data=x></object> [link](javascript:act())"
+    text += " $\\href{javascript:act()}{x}$"
+    made = Collection(
+        tmp_path, n01_live=notebook("01_live", text, LIVE, "raise ValueError('<img src=x onerror=act()>')")
+    )
+    made.run("--preset", "quick")
+    page = next(made.runs[-1].glob("01_live/*.html")).read_text(encoding="utf-8")
+    assert 'style="color:red">kept</b>' in page
+    tags = re.findall(r"<[a-z][^>]*>", page)
+    for word in ("javascript:", "onclick", "onerror"):
+        assert not [tag for tag in tags if word in tag.lower()], word
+    for word in ("script", "iframe", "object", "form", "button"):
+        assert f"<{word}" not in page, word
+    for each in (page, (made.runs[-1] / "index.html").read_text(encoding="utf-8")):
+        assert "default-src 'none'" in html.unescape(each)

@@ -217,3 +217,38 @@ def test_the_shipped_notebooks_and_parameters_are_in_order(preset):
     if preset == "quick":  # the defaults are those of the quick preset, so that Run All takes seconds
         for task in tasks:
             assert task.parameters == {n: p.default for n, p in task.notebook.parameters.items() if n != "output_dir"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a [1]\nb: *a", "holds an anchor or an alias"),
+        ("a: &a [*a]", "holds an anchor or an alias"),
+        ("n: " + "9" * 5000, "cannot be read: Exceeds the limit"),
+        ("n: " + "[" * 12 + "]" * 12, "nested more than 10 deep"),
+        ("n: " + "[" * 3000, "nested more than 10 deep"),
+        ("%YAML 1.1\n---\nn: 1", "holds a %YAML line"),
+        ("# " + "x" * 200_000, "characters, allowed are 200,000"),
+        ("# " + "x" * 900_000, "which is no parameters file"),
+        ('n: "\\uD800"', ""),
+        ("n: 2024-02-31", ""),
+    ],
+)
+def test_odd_yaml_is_refused_in_one_line(tmp_path, text, said):
+    made = Collection(tmp_path, "01_one")
+    path = made.params("01_one", text)
+    code, out, error = made.check("--check")
+    assert (code, out) == (2, "") and error.count("\n") == 1 and len(error) < 300
+    assert error.startswith(f"params/paper/{path.name}: ") and said in error
+
+
+def test_files_on_the_command_line_are_relative_to_the_working_directory(tmp_path, monkeypatch):
+    parameters = 'gamma: Covariance = "isotropic"\noutput_dir: str = ""\n'
+    made = Collection(tmp_path / "made", n01_one=notebook("01_one", parameters=parameters))
+    (tmp_path / "here").mkdir()
+    np.save(tmp_path / "here/gamma.npy", np.eye(2))
+    monkeypatch.chdir(tmp_path / "here")
+    assert made.check("--check", "--set", "gamma=gamma.npy")[0] == 0
+    made.params("01_one", "gamma: gamma.npy")
+    code, _, error = made.check("--check")
+    assert code == 2 and "there is no file 'gamma.npy'" in error
