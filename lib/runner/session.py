@@ -17,7 +17,7 @@ from lib.runner import files, machine, report
 from lib.runner.compare import compare
 from lib.runner.execute import run, supervise
 from lib.runner.files import record
-from lib.runner.fingerprint import changes, fingerprint
+from lib.runner.fingerprint import LIB, changes, fingerprint
 from lib.runner.index import write_index
 from lib.runner.params import OUTPUT_DIR, Task, UsageError
 from lib.runner.records import read_entry
@@ -117,7 +117,9 @@ class Session:
         outcome = await run(order, folder, self.lock, *alarms, say=lambda text: self.say(name, text))
         if outcome["status"] == "ok":
             try:
-                read_results(folder)
+                ran, meant = read_results(folder).lib, self.summary["notebooks"][name]["fingerprint"][LIB]
+                if ran not in (None, meant):
+                    raise ValueError("lib has changed while it ran, or it ran with another one; run it again")
             except ValueError as error:
                 outcome |= {"status": "failed", "error": str(error)}
         return outcome
