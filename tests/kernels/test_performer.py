@@ -132,12 +132,14 @@ def test_the_output_constant_is_a_gaussian_integral():
     """E[(v - T).(v' - T) exp((q + k).(q + k'))] over two independent tilted tokens, from a million pairs."""
     rng = np.random.default_rng(0)
     K, V = np.array([[0.3, 0.1], [0.0, 0.4]]), rng.standard_normal((3, 2))
-    query, mean = np.array([0.3, -0.2]), np.array([0.2, 0.1])
+    query, mean = np.array([1.0, -0.9]), np.array([0.2, 0.1])
     first, second = rng.standard_normal((2, 400_000, 2))
     shift = K.T @ query  # tokens N(mean, I), tilted by K' query
     k, k2 = ((x + mean + shift) @ K.T + query for x in (first, second))
     samples = np.vecdot(first @ V.T, second @ V.T) * np.exp(np.vecdot(k, k2))
     assert_mean(samples, output_constant(K @ mean, K @ K.T, V @ K.T, query))
+    with pytest.raises(AssertionError):  # the tilted keys lie elsewhere
+        assert_mean(samples, output_constant(K @ mean - K @ K.T @ query, K @ K.T, V @ K.T, query))
 
 
 def test_a_key_variance_of_one_is_too_much():

@@ -57,6 +57,7 @@ def test_an_exact_estimate_is_widened_by_its_numerical_error():
 
 def test_an_interval_that_misses_its_own_number_shows_nothing():
     assert verdict_of(Estimate(1.05, 0.95, 1.02), BAND) == "INCONCLUSIVE"
+    assert verdict_of(Estimate(1.0, 0.95, math.inf), (0.9, math.inf)) == "INCONCLUSIVE"
     assert verdict_of(Estimate(1.0, 1.5, 1.6), BAND) == "INCONCLUSIVE"
 
 
