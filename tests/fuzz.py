@@ -50,7 +50,7 @@ TINY = {  # beside the quick preset: what costs time
     "04": {"dimension": 2, "covariances": ["toeplitz(0.5)"], "prompt_budget": 40_000, "sgd_steps": 8, "sgd_batch": 4}
     | {"sgd_seeds": 2, "shift_prompts": 200, "risk_lengths": [10, 100], "experiment_lengths": [10]}
     | {"critical_dimensions": [1, 3]},
-    "05": {"number_budget": 40_000, "coordinates": 400, "kernel_draws": 200, "split_draws": 2, "split_length": 64}
+    "05": {"number_budget": 40_000, "coordinates": 400, "kernel_draws": 1000, "split_draws": 2, "split_length": 64}
     | {"projection_prompts": 16, "projection_lengths": [64, 128], "learned_steps": 4, "learned_replicates": 2}
     | {"choice_budget": 4000, "choice_lengths": [16], "choice_deviations": [0.5], "swap_prompts": 64, "swap_length": 32}
     | {"retrieval_prompts": 64, "retrieval_lengths": [16, 64], "features": 16, "long_lengths": [16, 64]}

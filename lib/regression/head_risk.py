@@ -14,7 +14,6 @@ exact, as control variate. No prompt is drawn.
 import numpy as np
 from scipy.special import softmax
 
-from lib.finite_prompt.weight_moments import LARGEST_S
 from lib.finite_prompt.weight_table import weights_excess
 from lib.prompts.batches import batches
 from lib.regression.head import Attention
@@ -74,7 +73,7 @@ def softmax_losses(problem: InContextRegression, U, v, length, w, query) -> tupl
     through = _times_covariance(problem, a, w)  # G a
     image = _times_covariance(problem, np.broadcast_to(v, a.shape), w)  # G v
     s, c, spread = np.sqrt(np.vecdot(a, through)), through @ v, image @ v
-    s = np.clip(s, DIFFERENCE / 10, LARGEST_S - DIFFERENCE)
+    s = np.maximum(s, DIFFERENCE / 10)
     eta, W = _weights(length, s)
     by_s2 = [
         (after - before) / (4 * DIFFERENCE * s)
@@ -100,7 +99,7 @@ def _losses(problem, attention, U, v, length, w, query) -> np.ndarray:
     spread = _times_covariance(problem, np.broadcast_to(v, a.shape), w) @ v
     if attention == "linear":
         return ((c - target) ** 2 + (s2 * spread + c**2) / length) / 2
-    eta, W = (part[:, 0] for part in weights_excess((float(length),), np.clip(np.sqrt(s2), 1e-12, LARGEST_S)))
+    eta, W = (part[:, 0] for part in weights_excess((float(length),), np.maximum(np.sqrt(s2), 1e-12)))
     eta, W = eta + 1 / length, W - 1 / length
     return ((c - target) ** 2 + W * c**2 + 2 * eta * c * target + eta * spread) / 2
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from lib.finite_prompt.score_law import Average, ScoreLaw, settled
 from lib.finite_prompt.weight_moments import LARGEST_S
-from lib.finite_prompt.weight_table import weights_excess
+from lib.finite_prompt.weight_table import FROZEN_ERROR, weights_excess
 from lib.regression.head import BlockHead
 
 VALUE_NODES, VALUE_CONTOUR = (
@@ -70,7 +70,7 @@ class _QueryAverage:
         if self.law:
             self.R = self.R @ self.law.basis
             # Beyond s_end lies a probability of 1e-13 / L, and no risk is much below 1 / L.
-            self.s_end = min(self.law.tail_point(-log(max(lengths)) - 30), LARGEST_S)
+            self.s_end = self.law.tail_point(-log(max(lengths)) - 30)
         image = self.SA @ self.R
         self.n1 = image.T @ image  # |Sigma A x|^2 = xi' n1 xi
         self.n2 = (self.R.T @ image + image.T @ self.R) / 2  # x' Sigma A x = xi' n2 xi
@@ -119,15 +119,15 @@ class _QueryAverage:
         return self.task_variance * float(value), gradient
 
     def error_beyond_table(self) -> float:
-        """A bound on what is left out where s > LARGEST_S: there |W| < 4 and eta < 1."""
+        """A bound on the error of eta and W where s > LARGEST_S."""
         if self.law is None or self.s_end < LARGEST_S:
             return 0.0
         s, ds = _nodes(LARGEST_S, BEYOND_NODES)
         identity = np.eye(len(self.R))
         mass = abs(1 - self.law.density(s) @ ds)
         second = abs(len(self.R) - self.law.density(s, identity) @ ds)  # of |xi|^2
-        forms = 4 * self.b**2 * np.linalg.norm(self.n1, 2) + 2 * abs(self.b) * np.linalg.norm(self.n2, 2)
-        return self.task_variance * (self.b**2 * self.y_variance * mass + forms * second) / 2
+        forms = self.b**2 * np.linalg.norm(self.n1, 2) + 2 * abs(self.b) * np.linalg.norm(self.n2, 2)
+        return self.task_variance * FROZEN_ERROR * (self.b**2 * self.y_variance * mass + forms * second) / 2
 
 
 def _nodes(end: float, n: int) -> tuple[np.ndarray, np.ndarray]:

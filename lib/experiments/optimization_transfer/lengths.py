@@ -83,13 +83,11 @@ def reach(*, problems: dict[str, InContextRegression], trained_lengths: list[flo
             own, first = last[-1]["reach / law"], last[0]["reach / law"]
             sides[kind].append([own, first, own * _constants(nearly)[kind] / q, own * law.penalty / q])
     table = pd.DataFrame(rows)
-    parts = {}
-    if trained := sides[AS_TRAINED]:
-        # the first task alone is followed to short prompts
-        parts[AS_TRAINED] = judged_by_law(table, [x[0] for x in trained], [trained[0][1]], [x[2] for x in trained])
-    if repaired := sides[REPAIRED]:
-        parts[REPAIRED] = judged_by_law(table, *([x[k] for x in repaired] for k in (0, 3, 2)))
-    return Comparison(table, parts=parts)
+    trained, repaired = sides[AS_TRAINED], sides[REPAIRED]  # the latter is empty if every task is isotropic
+    # the first task alone is followed to short prompts
+    of_trained = judged_by_law(table, [x[0] for x in trained], [trained[0][1]], [x[2] for x in trained])
+    of_repaired = judged_by_law(table, *([x[k] for x in repaired] for k in (0, 3, 2)))
+    return Comparison(table, parts={AS_TRAINED: of_trained, REPAIRED: of_repaired})
 
 
 def _constants(law: Law) -> dict[str, float]:
