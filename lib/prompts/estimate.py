@@ -101,7 +101,7 @@ class Intervals:
     def exact(cls, values, numerical_error: float = 0.0) -> "Intervals":
         """Numbers without sampling error, in any shape: their intervals are their numerical error."""
         values = np.ravel(np.asarray(values, float))
-        width = np.maximum(numerical_error, np.abs(values) * 1e-15)
+        width = np.maximum(numerical_error, np.where(np.isfinite(values), np.abs(values), 0.0) * 1e-15)
         return cls(values, values - width, values + width)
 
     @classmethod

@@ -59,7 +59,7 @@ def flows(
     Returns:
         A row a flow: covariance, theta, alpha / largest; ``time`` until the gradient is below 1e-11; ``distance`` of
         its end from (A*, b*), relative; ``error``, of that number: what is left of the gradient over the smallest
-        curvature across the minima, and the imbalance; ``imbalance``, the largest change of |A|_F^2 - b^2 on the way;
+        curvature across the minima, and the imbalance; ``imbalance``, the largest change of |A|_F^2 - b^2 over |star|^2;
         ``mean``, the distance from the pair whose b^2 is sqrt(d) times the mean eigenvalue of the inverse covariance,
         in place of its Frobenius norm, which is no less.
 
@@ -83,8 +83,10 @@ def flows(
     parts = {"limit": _limits(table[inside], unbalanced), "beyond": _limits(table[~inside], unbalanced)}
 
     start = first.balanced_init(finite_alpha)
+    size = first.optimum().norm() ** 2
     shorter, longer = (
-        _change(gradient_flow(first, "softmax", start, finite_time, length=length)) for length in sorted(finite_lengths)
+        _change(gradient_flow(first, "softmax", start, finite_time, length=length)) / size
+        for length in sorted(finite_lengths)
     )
     kept = Intervals.exact(table["imbalance"])
     parts["conserved"] = Comparison(table, kept, Estimate.exact(shorter), near_miss=Estimate.exact(longer))
@@ -103,7 +105,7 @@ def _from_optimum(problem: InContextRegression, flow: Flow) -> dict[str, float]:
     return {
         "distance": flow.end.distance(star) / star.norm(),
         "error": AT_THE_LIMIT / curvature / star.norm() + change / star.norm() ** 2,
-        "imbalance": change,
+        "imbalance": change / star.norm() ** 2,
         "mean": flow.end.distance(BlockHead(inverse / b, b)) / star.norm(),
     }
 
