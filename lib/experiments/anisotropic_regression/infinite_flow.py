@@ -59,7 +59,7 @@ def flows(
     Returns:
         A row a flow: covariance, theta, alpha / largest; ``time`` until the gradient is below 1e-11; ``distance`` of
         its end from (A*, b*), relative; ``error``, of that number: what is left of the gradient over the smallest
-        curvature across the minima, and the imbalance; ``imbalance``, the largest change of |A|_F^2 - b^2 over |star|^2;
+        curvature across the minima, and the imbalance; ``imbalance``, the largest change of |A|_F^2 - b^2, relative;
         ``mean``, the distance from the pair whose b^2 is sqrt(d) times the mean eigenvalue of the inverse covariance,
         in place of its Frobenius norm, which is no less.
 
