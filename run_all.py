@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))  # the lib beside this file, whatever is installed
 
 try:
     from lib.notebook.parameters import suggest
-    from lib.runner import compare, execute, files, params, report, session, terminal
+    from lib.runner import compare, cost, execute, files, params, report, session, terminal
 except ImportError as error:
     print(f"run_all.py: {error}; run `make setup`, then `.venv/bin/python run_all.py`", file=sys.stderr)
     sys.exit(2)
@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     )
     how = top.add_argument_group("how")
     how.add_argument("--jobs", type=_count, metavar="N", help="notebooks at a time (default: one a core)")
+    how.add_argument("--yes", action="store_true", help="start what may take more than an hour, too")
     how.add_argument("--timeout", type=_count, default=7200, metavar="S", help="deadline of a notebook (7200 s)")
     how.add_argument("--cell-timeout", type=_count, default=3600, metavar="S", help="deadline of a cell (3600 s)")
     how.add_argument(
@@ -136,6 +137,8 @@ def check(args: argparse.Namespace) -> int:
     """Print that all is in order: what is not has been refused by then."""
     preset, tasks = planned(args, args.only)
     print(f"in order: {len(tasks)} notebooks with the {preset} preset")
+    for line in cost.told(tasks, files.durations(args.output_root, preset), report.clock):
+        print(line)
     return 0
 
 
@@ -143,6 +146,11 @@ def run(args: argparse.Namespace) -> int:
     """Execute a new run, or what is left of a resumed one."""
     preset, tasks = planned(args, args.only)
     seconds = files.durations(args.output_root, preset)
+    for line in cost.told(tasks, seconds, report.clock):
+        print(line)
+    most = max([0.0, *cost.longest(tasks, seconds).values()])
+    if most > cost.LONG and not args.yes and sys.stdin and sys.stdin.isatty():
+        raise params.UsageError(f"this may take up to {report.clock(most)}; --yes starts it all the same")
     deadlines = {"timeout": args.timeout, "cell_timeout": args.cell_timeout}
     folder = args.resume or files.new_folder(args.output_root, preset, datetime.now())
     with files.locked(folder) as lock:

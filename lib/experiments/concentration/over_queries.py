@@ -70,7 +70,10 @@ def rate_atlas(*, couplings: list[float], lengths: list[float]) -> Comparison:
         ends = np.ravel([[x, 10 * x] for x in lengths])
         average = mean_output_error(one, one, np.sqrt([[coupling]]), one, ends)
         columns = {"coupling": coupling, "length": lengths, "error": average.value[::2]}
-        columns |= {"slope": local_slope(ends, average.value)[::2], "exponent": float(rate_exponent(coupling))}
+        columns |= {
+            "slope": local_slope(*(x.reshape(-1, 2) for x in (np.asarray(ends), average.value)))[:, 0],
+            "exponent": float(rate_exponent(coupling)),
+        }
         columns |= {"quenched": min(1.0, 2 / (1 + 2 * coupling))}
         columns |= {"numerical_error": (average.numerical_error / average.value)[::2]}
         tables.append(pd.DataFrame(columns))
