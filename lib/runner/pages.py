@@ -47,6 +47,7 @@ def export(notebook: Path) -> list[str]:
     template = TEMPLATE.read_text(encoding="utf-8")
     exporter = HTMLExporter(raw_template=template, exclude_anchor_links=False, anchor_link_text="#")
     exporter.extra_template_basedirs = []
+    exporter.register_filter("clean_html", lambda text: str(text))  # the whole page is cleaned below
     resources = {"metadata": {"name": notebook.stem}, "style": style(), "policy": POLICY}
     source = nbformat.read(notebook, as_version=4)
     source.metadata.pop("widgets", None)  # a page has no script to show them, and stale ones fail the export
