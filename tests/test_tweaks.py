@@ -40,6 +40,11 @@ REFUSED = [
     ("07", {"dimension": 1}),
     ("07", {"noise_seeds": 3}),
     ("07", {"alpha": 100}),
+    ("03", {"long_step_size": 2.5}),
+    ("04", {"task_variance": 100.0}),
+    ("05", {"key_variances": [1e-9]}),
+    ("07", {"range_lengths": [1]}),
+    ("07", {"noise_step_size": 0.99}),
 ]
 ANSWERED = [
     ("01", {"covariances": ["isotropic", "isotropic"], "dimensions": [3, 1, 3]}),
