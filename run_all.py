@@ -137,7 +137,7 @@ def check(args: argparse.Namespace) -> int:
     """Print that all is in order: what is not has been refused by then."""
     preset, tasks = planned(args, args.only)
     print(f"in order: {len(tasks)} notebooks with the {preset} preset")
-    for line in cost.told(tasks, files.durations(args.output_root, preset), report.clock):
+    for line in cost.told(tasks, files.durations(args.output_root, preset)):
         print(line)
     return 0
 
@@ -146,9 +146,9 @@ def run(args: argparse.Namespace) -> int:
     """Execute a new run, or what is left of a resumed one."""
     preset, tasks = planned(args, args.only)
     seconds = files.durations(args.output_root, preset)
-    for line in cost.told(tasks, seconds, report.clock):
+    for line in cost.told(tasks, seconds):
         print(line)
-    most = max([0.0, *cost.longest(tasks, seconds).values()])
+    most = max(cost.longest(tasks, seconds).values(), default=0.0)
     if most > cost.LONG and not args.yes and sys.stdin and sys.stdin.isatty():
         raise params.UsageError(f"this may take up to {report.clock(most)}; --yes starts it all the same")
     deadlines = {"timeout": args.timeout, "cell_timeout": args.cell_timeout}

@@ -34,38 +34,41 @@ from lib.notebook.parameters import ParameterError, check_value  # noqa: E402
 from lib.runner import params  # noqa: E402
 
 TINY = {  # beside the quick preset: what costs time
-    "01": {"dimensions": [1, 3], "shrinkage_budget": 20_000, "layer_length": 40, "layer_replicates": 2, "tilts": 1},
-    "02": {"number_budget": 40_000, "average_budget": 40_000, "settings": [["isotropic", 3], ["rank(2)", 4]]}
-    | {"prompt_lengths": [16, 64, 256], "average_lengths": [16, 64]},
-    "03": {"setting": ["toeplitz(0.5)", 2], "along_budget": 20_000, "sgd_steps": 8, "sgd_batch": 4, "sgd_seeds": 2}
-    | {
-        "long_steps": 8,
-        "block_steps": 8,
-        "starts": 2,
-        "token_steps": 4,
-        "token_lengths": [10],
-        "horizons": [2.0],
-        "along_times": [0.1, 1.0],
-    },
-    "04": {"dimension": 2, "covariances": ["toeplitz(0.5)"], "prompt_budget": 40_000, "sgd_steps": 8, "sgd_batch": 4}
-    | {"sgd_seeds": 2, "shift_prompts": 200, "risk_lengths": [10, 100], "experiment_lengths": [10]}
-    | {"critical_dimensions": [1, 3]},
-    "05": {"number_budget": 40_000, "coordinates": 400, "kernel_draws": 1000, "split_draws": 2, "split_length": 64}
-    | {"projection_prompts": 16, "projection_lengths": [64, 128], "learned_steps": 4, "learned_replicates": 2}
-    | {"choice_budget": 4000, "choice_lengths": [16], "choice_deviations": [0.5], "swap_prompts": 64, "swap_length": 32}
-    | {"retrieval_prompts": 64, "retrieval_lengths": [16, 64], "features": 16, "long_lengths": [16, 64]}
-    | {"settings": [["isotropic", 3], ["rank(2)", 4]], "prompt_lengths": [8, 32], "task_dimension": 2},
-    "06": {"number_budget": 40_000, "prompts_at_most": 20, "drift_budget": 40_000, "causal_sequences": 4}
-    | {"rounding_queries": 4, "few_shot_budget": 100_000, "causal_length": 31, "head_lengths": [16, 128]}
-    | {"few_shot_dimensions": [2], "few_shot_risks": [0.3], "chart_points": 4, "dimensions": [1, 4]}
-    | {"settings": [["isotropic", 2]], "tolerances": [0.3, 0.2]},
-    "07": {"dimension": 2, "edge_steps": 20, "most_steps": 20, "race_lengths": [20], "sgd_batch": 16, "sgd_seeds": 2}
-    | {"gain_budget": 20_000, "mean_prompts": 100, "noise_steps": 10, "noise_batch": 8, "noise_seeds": 10}
-    | {"noise_prompts": 100, "gain_lengths": [10, 20], "pilot_dimension": 2, "pilot_covariances": ["isotropic"]},
-}
-COSTLY = re.compile(r"budget|prompts|draws|steps|seeds|batch|features|replicates|starts|sequences|queries|coordinates")
-COSTLY_TOO = re.compile(r"tilts|rows|points|length|dimension|Length|most")  # their largest values ask for days
-MARKED = {"02": ["prompt_lengths"]}
+    "01": dict(dimensions=[1, 3], shrinkage_budget=20_000, layer_length=40, layer_replicates=2, tilts=1),
+    "02": dict(
+        number_budget=40_000, average_budget=40_000, settings=[["isotropic", 3], ["rank(2)", 4]],
+        prompt_lengths=[16, 64, 256], average_lengths=[16, 64],
+    ),
+    "03": dict(
+        setting=["toeplitz(0.5)", 2], along_budget=20_000, sgd_steps=8, sgd_batch=4, sgd_seeds=2, long_steps=8,
+        block_steps=8, starts=2, token_steps=4, token_lengths=[10], horizons=[2.0], along_times=[0.1, 1.0],
+    ),
+    "04": dict(
+        dimension=2, covariances=["toeplitz(0.5)"], prompt_budget=40_000, sgd_steps=8, sgd_batch=4, sgd_seeds=2,
+        shift_prompts=200, risk_lengths=[10, 100], experiment_lengths=[10], critical_dimensions=[1, 3],
+    ),
+    "05": dict(
+        number_budget=40_000, coordinates=400, kernel_draws=1000, split_draws=2, split_length=64, projection_prompts=16,
+        projection_lengths=[64, 128], learned_steps=4, learned_replicates=2, choice_budget=4000, choice_lengths=[16],
+        choice_deviations=[0.5], swap_prompts=64, swap_length=32, retrieval_prompts=64, retrieval_lengths=[16, 64],
+        features=16, long_lengths=[16, 64], settings=[["isotropic", 3], ["rank(2)", 4]], prompt_lengths=[8, 32],
+        task_dimension=2,
+    ),
+    "06": dict(
+        number_budget=40_000, prompts_at_most=20, drift_budget=40_000, causal_sequences=4, rounding_queries=4,
+        few_shot_budget=100_000, causal_length=31, head_lengths=[16, 128], few_shot_dimensions=[2],
+        few_shot_risks=[0.3], chart_points=4, dimensions=[1, 4], settings=[["isotropic", 2]], tolerances=[0.3, 0.2],
+    ),
+    "07": dict(
+        dimension=2, edge_steps=20, most_steps=20, race_lengths=[20], sgd_batch=16, sgd_seeds=2, gain_budget=20_000,
+        mean_prompts=100, noise_steps=10, noise_batch=8, noise_seeds=10, noise_prompts=100, gain_lengths=[10, 20],
+        pilot_dimension=2, pilot_covariances=["isotropic"],
+    ),
+}  # fmt: skip
+COSTLY = re.compile(  # of a name and its type: the largest values ask for days
+    r"budget|prompts|draws|steps|seeds|batch|features|replicates|starts|sequences|queries|coordinates"
+    r"|tilts|rows|points|length|dimension|Length|most"
+)
 
 
 @dataclass
@@ -112,9 +115,8 @@ def _bounds(key: str, parameter, value: Any) -> list[Any]:
     if isinstance(one, bool) or not isinstance(one, int | float):
         return []
     whole = isinstance(one, int)
-    costly = COSTLY.search(key) or COSTLY_TOO.search(f"{key} {parameter.annotation}")
     tried = [1, 2, 3] if whole else [1e-9, 1e-6, 1e-3, one / 10]
-    if not costly:
+    if not COSTLY.search(f"{key} {parameter.annotation}"):
         tried += [5, 64] if whole else [one * 10, 1e2, 2.5, 16.0, 40.0, 0.99, 0.999999, -0.99, 1e6]
     tried += [0]
     return [[x] for x in tried] + [[x, one] for x in tried] if isinstance(value, list) else tried
@@ -155,7 +157,7 @@ def _child(task: params.Task, changed: dict[str, Any], pipe) -> None:
 
 def _execute(task: params.Task, changed: dict[str, Any]) -> End:
     try:
-        values = params.checked(task, changed)
+        (task,) = params.plan(ROOT, "quick", [task.name], recorded={task.name: params.Source("here", changed, ROOT)})
     except params.UsageError as error:
         return End("refused", "\n".join(error.args))
     from lib.notebook.results import Results
@@ -171,7 +173,7 @@ def _execute(task: params.Task, changed: dict[str, Any]) -> End:
         except Exception as error:
             return End("error", f"{cell['id']}: {type(error).__name__}: {error}")
         if "parameters" in cell["metadata"].get("tags", []):
-            space |= values
+            space |= task.parameters
     return End("done", verdicts={name: claim.verdict for name, claim in space["results"].claims.items()})
 
 
@@ -194,21 +196,16 @@ def main() -> int:
     os.environ["MPLBACKEND"] = "agg"
     _import_all()
     notebooks = {number: task for number, task in tasks().items() if not options.only or number in options.only}
-    chosen = [(n, tweak) for n, task in notebooks.items() for tweak in tweaks(task, TINY.get(n, {}))]
+    chosen = [(n, tweak) for n, task in notebooks.items() for tweak in tweaks(task, TINY[n])]
     random.Random(options.seed).shuffle(chosen)
     chosen = chosen[: options.tweaks]
     bad = 0
     with ThreadPoolExecutor(options.jobs) as pool:
 
         def one(job):
-            number, tweak = job
-            start = time.monotonic()
-            return (
-                number,
-                tweak,
-                run(notebooks[number], TINY.get(number, {}) | tweak, options.limit),
-                time.monotonic() - start,
-            )
+            (number, tweak), start = job, time.monotonic()
+            end = run(notebooks[number], TINY[number] | tweak, options.limit)
+            return number, tweak, end, time.monotonic() - start
 
         for number, tweak, end, seconds in pool.map(one, chosen):
             bad += not end.good

@@ -11,7 +11,7 @@ from lib.prompts.curve import Curve
 from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.online_softmax import SoftmaxAccumulator
 from lib.prompts.streams import stream
-from lib.tokens.covariances import covariance_matrix, sqrt_psd
+from lib.tokens.covariances import covariance_fits, covariance_matrix, sqrt_psd
 from lib.tokens.families import Gaussian
 from lib.tokens.tilted_quadrature import tilted_mean_by_quadrature
 
@@ -36,7 +36,7 @@ def formula_against_quadrature(*, dims: list[int], covariances: list, tilts: int
     rows = []
     for dim in dims:
         rng = stream(seed, "quadrature", dim)
-        gaussians = {f"Gaussian, {c}": _gaussian(c, dim, rng) for c in covariances if _fits(c, dim)}
+        gaussians = {f"Gaussian, {c}": _gaussian(c, dim, rng) for c in covariances if covariance_fits(c, dim)}
         others = {k: m for k, m in unit_measures(dim).items() if k != "Gaussian"} if dim > 1 else {}
         for name, measure in (gaussians | others).items():
             for a in rng.standard_normal((tilts, dim)) * np.linspace(*TILTS, tilts)[:, None] / np.sqrt(dim):
@@ -241,11 +241,3 @@ def _gaussian(covariance, dim: int, rng) -> Gaussian:
     Q, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
     gamma = Q @ covariance_matrix(covariance, dim) @ Q.T
     return Gaussian(rng.standard_normal(dim), (gamma + gamma.T) / 2)
-
-
-def _fits(covariance, dim: int) -> bool:
-    try:
-        covariance_matrix(covariance, dim)
-    except ValueError:
-        return False
-    return True

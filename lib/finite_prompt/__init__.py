@@ -32,12 +32,14 @@ from lib.finite_prompt.one_query import (
 )
 from lib.finite_prompt.over_queries import (
     coupling,
+    decades,
     local_slope,
     mean_output_error,
     mean_score_gradient_error,
     mean_sharp_constant,
     mean_value_gradient_error,
     rate_exponent,
+    slopes_over_decades,
 )
 from lib.finite_prompt.score_law import Average
 from lib.finite_prompt.weight_moments import SoftmaxFunctionals, expected_products, softmax_functionals
@@ -48,6 +50,7 @@ __all__ = [
     "ar1_output_error",
     "bigram_transition",
     "coupling",
+    "decades",
     "drift_bound",
     "expected_products",
     "local_slope",
@@ -66,6 +69,7 @@ __all__ = [
     "score_deviation",
     "score_gradient_error",
     "sharp_constant",
+    "slopes_over_decades",
     "softmax_functionals",
     "tokens_error",
     "tokens_output_error",

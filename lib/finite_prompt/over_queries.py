@@ -137,3 +137,13 @@ def rate_exponent(coupling) -> np.ndarray:
 def local_slope(length, error) -> np.ndarray:
     """Slopes -d log(error) / d log(L) between consecutive prompt lengths, along the last axis; one entry fewer."""
     return -np.diff(np.log(error), axis=-1) / np.diff(np.log(np.asarray(length, float)))
+
+
+def decades(lengths) -> np.ndarray:
+    """Both ends of the decade that begins at each prompt length, shape (2 n,)."""
+    return np.ravel([[x, 10 * x] for x in lengths])
+
+
+def slopes_over_decades(ends, error) -> np.ndarray:
+    """:func:`local_slope` over each of the :func:`decades`, from the errors at their ends, shape (2 n,): shape (n,)."""
+    return local_slope(*(np.reshape(x, (-1, 2)) for x in (ends, error)))[:, 0]

@@ -1,8 +1,10 @@
 """How long a run may take, from the parameters that cost: whose help says `costs in proportion` or `its square`."""
 
+import math
 from typing import Any
 
 from lib.runner.params import Task
+from lib.runner.report import clock
 
 LONG = 3600.0  # seconds, from which on a run is asked for twice
 
@@ -31,18 +33,11 @@ def longest(tasks: list[Task], seconds: dict[str, float]) -> dict[str, float]:
     Args:
         seconds: how long they took with the preset; one that is missing is not told.
     """
-    found = {}
-    for task in tasks:
-        more = 1.0
-        for factor in factors(task).values():
-            more *= factor
-        if more > 1 and task.name in seconds:
-            found[task.name] = more * seconds[task.name]
-    return found
+    more = {task.name: math.prod(factors(task).values()) for task in tasks if task.name in seconds}
+    return {name: factor * seconds[name] for name, factor in more.items() if factor > 1}
 
 
-def told(tasks: list[Task], seconds: dict[str, float], clock) -> list[str]:
+def told(tasks: list[Task], seconds: dict[str, float]) -> list[str]:
     """A line for each notebook that may take longer than with its preset."""
-    most = longest(tasks, seconds)
     reasons = {task.name: ", ".join(f"{key} × {x:.3g}" for key, x in factors(task).items()) for task in tasks}
-    return [f"{name}: up to {clock(time)}, as {reasons[name]}" for name, time in most.items()]
+    return [f"{name}: up to {clock(time)}, as {reasons[name]}" for name, time in longest(tasks, seconds).items()]

@@ -29,6 +29,7 @@ ATTRIBUTES = {
     "a": {"href", "name", "target"},
     "input": {"type", "checked", "disabled"},
 }
+CONTENT = re.compile(r"(.*?<main>)(.*)(</main>.*?)", re.S)  # what is not of the template, whatever it holds
 POLICY = "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'"
 SKIP = {"pre", "code", "script", "style", "math", "title", "svg", "textarea"}
 
@@ -52,8 +53,8 @@ def export(notebook: Path) -> list[str]:
     source = nbformat.read(notebook, as_version=4)
     source.metadata.pop("widgets", None)  # a page has no script to show them, and stale ones fail the export
     page, _ = exporter.from_notebook_node(source, resources=resources)
-    soup = BeautifulSoup(page, "html.parser")
-    soup.main.replace_with(BeautifulSoup(harmless(str(soup.main)), "html.parser"))
+    above, body, below = CONTENT.fullmatch(page).groups()
+    soup = BeautifulSoup(above + harmless(body) + below, "html.parser")
     for text in soup.find_all(string=MATH):
         if not SKIP & {parent.name for parent in text.parents}:
             text.replace_with(BeautifulSoup(typeset(str(text)), "html.parser"))

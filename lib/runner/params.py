@@ -7,8 +7,9 @@ A parameter has the value of the last of these that names it: the notebook's def
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,53 +247,35 @@ def resolve(notebook: Notebook, preset: Source, *given: Source, mistakes: dict[s
                     raise ParameterError(f"{key!r} is no parameter of {task.name}{suggest(str(key), known)}")
                 value = check_value(known[key], value, source.base)
                 values = task.preset if source is preset else task.overrides
-                values[key] = _with_inputs(value, source.base, task.files)
+                values[key] = _renamed(value, partial(_copied, base=source.base, files=task.files))
             except ParameterError as error:
                 mistakes[f"{source.where}: {error}"] = None
     if not mistakes:
+        values = _renamed(task.parameters, lambda copy: str(task.files.get(copy, copy)))  # nothing is copied yet
         for premise in notebook.premises:
             setters = [source.where for source in (preset, *given) if set(premise.names) & set(source.values)]
-            if problem := premise.broken(_with_files(task)):
+            if problem := premise.broken(values):
                 mistakes[f"{setters[-1] if setters else notebook.name}: {problem}"] = None
     return task
 
 
-def _with_files(task: Task) -> dict[str, Any]:
-    """The parameters with file names that lead to the files from here."""
-
-    def lead(value: Any) -> Any:
-        if isinstance(value, list):
-            return [lead(item) for item in value]
-        return str(task.files[value]) if isinstance(value, str) and value in task.files else value
-
-    return {name: lead(value) for name, value in task.parameters.items()}
-
-
-def checked(task: Task, values: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a task with some of them replaced, checked as those of a run. Raises UsageError."""
-    mistakes: dict[str, None] = {}
-    again = resolve(
-        task.notebook, Source("preset", task.preset, Path()), Source("here", values, Path()), mistakes=mistakes
-    )
-    if mistakes:
-        raise UsageError(*mistakes)
-    return again.parameters
-
-
-def _with_inputs(value: Any, base: Path, files: dict[str, Path]) -> Any:
-    """The value with each file name replaced by that of the copy the notebook will find beside its results."""
+def _renamed(value: Any, names: Callable[[str], str]) -> Any:
+    """The value with each file name in it replaced."""
     if isinstance(value, list):
-        return [_with_inputs(item, base, files) for item in value]
+        return [_renamed(item, names) for item in value]
     if isinstance(value, dict):
-        return {key: _with_inputs(item, base, files) for key, item in value.items()}
-    if not file_names(value):
-        return value
-    source = (base / value).resolve()
-    name, number = f"inputs/{source.name}", 1
-    while files.setdefault(name, source) != source:  # another file of the same name
+        return {key: _renamed(item, names) for key, item in value.items()}
+    return names(value) if file_names(value) else value
+
+
+def _copied(name: str, base: Path, files: dict[str, Path]) -> str:
+    """The name of the copy of a file that the notebook will find beside its results."""
+    source = (base / name).resolve()
+    copy, number = f"inputs/{source.name}", 1
+    while files.setdefault(copy, source) != source:  # another file of the same name
         number += 1
-        name = f"inputs/{source.stem}_{number}{source.suffix}"
-    return name
+        copy = f"inputs/{source.stem}_{number}{source.suffix}"
+    return copy
 
 
 def _first_line(error: object) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+LARGEST_CONDITION = 1e10  # beyond it a covariance is singular to the accuracy of the heads that invert it
 _TOLERANCE = 1e-8  # relative to the largest entry or eigenvalue; rounding of a float64 product is far below
 
 
@@ -239,6 +240,23 @@ def sqrt_psd(matrix) -> np.ndarray:
 
 def _is_file(spec: str) -> bool:
     return spec.endswith((".npy", ".npz"))
+
+
+def covariance_fits(spec, dim: int) -> bool:
+    """Whether :func:`covariance_matrix` can make a covariance in a dimension."""
+    try:
+        covariance_matrix(spec, dim)
+    except ValueError:
+        return False
+    return True
+
+
+def covariance_is_definite(spec, dim: int) -> bool:
+    """Whether it can, and the covariance is positive definite beyond rounding: a condition number of at most 1e10."""
+    if not covariance_fits(spec, dim):
+        return False
+    values = np.linalg.eigvalsh(covariance_matrix(spec, dim))
+    return bool(values[0] * LARGEST_CONDITION > values[-1])
 
 
 def _load(spec: str, base) -> np.ndarray:

@@ -211,7 +211,8 @@ def test_what_is_wide_scrolls_inside_its_own_box(run, browser):
 
 LIVE = """from IPython.display import HTML, display
 display(HTML('<b onclick="act()" style="color:red">kept</b><script>act()</script><iframe src="x"></iframe>'
-             '<a href="javascript:act()">link</a><form action="x"><button>go</button></form><style>b {}</style>'))"""
+             '<a href="javascript:act()">link</a><form action="x"><button>go</button></form><style>b {}</style>'
+             '</main><script>act()</script><main>'))"""
 
 
 def test_nothing_in_a_page_acts(tmp_path):

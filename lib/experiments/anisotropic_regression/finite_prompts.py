@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from scipy.optimize import minimize_scalar
 
 from lib.experiments.anisotropic_regression.infinite_flow import learned
-from lib.finite_prompt import local_slope, rate_exponent
+from lib.finite_prompt import decades, rate_exponent, slopes_over_decades
 from lib.finite_prompt.weight_table import weights_excess
 from lib.notebook.comparison import Comparison
 from lib.notebook.figures import WIDTH
@@ -192,11 +192,11 @@ def critical_dimension(*, dims: list[int], lengths: list[float], noise_std: floa
         measured: the slope at the largest length less the derived one, in every dimension. near miss: less the
         exponent, without the logarithm. control: less 1. The intervals are the errors of the integrals.
     """
-    rows, ends = [], np.ravel([[x, 10 * x] for x in lengths])
+    rows, ends = [], decades(lengths)
     for d in dims:
         problem = InContextRegression(np.eye(d), noise_std)
         risk = softmax_risk.excess(problem, problem.optimum(), ends, RELATIVE)  # the infinite risk there is exactly 0
-        slopes = local_slope(ends, risk.value)[::2]
+        slopes = slopes_over_decades(ends, risk.value)
         errors = (risk.numerical_error / risk.value)[::2] + (risk.numerical_error / risk.value)[1::2]
         exponent = float(rate_exponent(problem.coupling(problem.optimum().A)))
         for x, slope, error in zip(lengths, slopes, errors / np.log(10), strict=True):

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lib.finite_prompt import local_slope, mean_output_error, output_error, rate_exponent
+from lib.finite_prompt import decades, mean_output_error, output_error, rate_exponent, slopes_over_decades
 from lib.notebook.comparison import Comparison
 from lib.prompts.batches import affordable_prompts
 from lib.prompts.curve import Curve
@@ -67,13 +67,11 @@ def rate_atlas(*, couplings: list[float], lengths: list[float]) -> Comparison:
     """
     one, tables = np.eye(1), []
     for coupling in couplings:
-        ends = np.ravel([[x, 10 * x] for x in lengths])
+        ends = decades(lengths)
         average = mean_output_error(one, one, np.sqrt([[coupling]]), one, ends)
         columns = {"coupling": coupling, "length": lengths, "error": average.value[::2]}
-        columns |= {
-            "slope": local_slope(*(x.reshape(-1, 2) for x in (np.asarray(ends), average.value)))[:, 0],
-            "exponent": float(rate_exponent(coupling)),
-        }
+        slopes = slopes_over_decades(ends, average.value)
+        columns |= {"slope": slopes, "exponent": float(rate_exponent(coupling))}
         columns |= {"quenched": min(1.0, 2 / (1 + 2 * coupling))}
         columns |= {"numerical_error": (average.numerical_error / average.value)[::2]}
         tables.append(pd.DataFrame(columns))

@@ -104,7 +104,7 @@ def near_trained_heads(
             same = infinite_hessian(problem, best)
             whole = same + excess_hessian(problem, best, length)
             top, exact = (float(np.linalg.eigvalsh(h)[-1]) for h in (same, whole))
-            risk, used = (_risk(problem, head, length) for head in (best, limit.head))
+            risk, used = (risk_at(problem, head, length) for head in (best, limit.head))
             row = {"covariance": name, "length": length, "exact": 2 / exact, "same head": 2 / top}
             row |= {
                 key: 2 / float(np.linalg.eigvalsh(h)[-1]) for key, h in {"long prompt": far, "(A*, b*)": star}.items()
@@ -130,5 +130,6 @@ def judged_by_law(table: pd.DataFrame, measured, control, near_miss) -> Comparis
     return Comparison(table, own, wrong, near_miss=nearly)
 
 
-def _risk(problem: InContextRegression, head: BlockHead, length: float) -> float:
+def risk_at(problem: InContextRegression, head: BlockHead, length: float) -> float:
+    """The exact softmax risk of a head, by the quick integrals of flows."""
     return problem.risk_and_gradient("softmax", *head, length)[0]

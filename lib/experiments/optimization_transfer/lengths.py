@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from lib.experiments.optimization_transfer.leading_order import Law, judged_by_law, law_of, without_noise
+from lib.experiments.optimization_transfer.leading_order import Law, judged_by_law, law_of, risk_at, without_noise
 from lib.notebook.comparison import Comparison
 from lib.regression.best_heads import best_softmax
 from lib.regression.head import BlockHead
@@ -42,12 +42,12 @@ def transfer(
     for name, problem in problems.items():
         law, heads = law_of(problem), {x: best_softmax(problem, x) for x in trained_lengths}
         for used in used_lengths:
-            best = _risk(problem, heads.get(used) or best_softmax(problem, used), used)
+            best = risk_at(problem, heads.get(used) or best_softmax(problem, used), used)
             for trained, head in heads.items():
                 off = used * (1 / trained - 1 / used) ** 2
                 row = {"covariance": name, "trained at": trained, "used at": used}
-                row[AS_TRAINED] = _risk(problem, head, used) / best
-                row[REPAIRED] = _risk(problem, recalibrated(problem, head.A, used), used) / best
+                row[AS_TRAINED] = risk_at(problem, head, used) / best
+                row[REPAIRED] = risk_at(problem, recalibrated(problem, head.A, used), used) / best
                 rows.append(row | {"law": 1 + law.penalty * off, "law " + REPAIRED: 1 + law.repaired * off})
     return Comparison(pd.DataFrame(rows))
 
@@ -99,7 +99,7 @@ def _reach(problem: InContextRegression, head: BlockHead, penalty: float, expect
         used = float(round(np.exp(log_length)))
         best = long_prompt(problem).head if used > LONG else best_softmax(problem, used)
         mine = recalibrated(problem, head.A, used) if repaired else head
-        return np.log(_risk(problem, mine, used) / _risk(problem, best, used) / penalty)
+        return np.log(risk_at(problem, mine, used) / risk_at(problem, best, used) / penalty)
 
     low = high = np.log(expected)
     while excess(high) < 0:
@@ -126,19 +126,15 @@ def isotropic_repair(*, problem: InContextRegression, trained_lengths: list[int]
         near miss: over the expansion.
     """
     limit, rows, ratios = long_prompt(problem), [], []
-    best = _risk(problem, limit.head, FARTHEST)
+    best = risk_at(problem, limit.head, FARTHEST)
     for trained in trained_lengths:
         head = best_softmax(problem, trained)
         b = problem.dimension / float(np.trace(problem.covariance @ head.A))
         valley = problem.long_prompt_constant(head.A, b) / limit.constant
         quadratic = 1 + limit.curvature / (2 * limit.constant) * np.log(b / limit.head.b) ** 2
-        found = _risk(problem, recalibrated(problem, head.A, FARTHEST), FARTHEST) / best
-        as_trained = _risk(problem, head, FARTHEST) / best
+        found = risk_at(problem, recalibrated(problem, head.A, FARTHEST), FARTHEST) / best
+        as_trained = risk_at(problem, head, FARTHEST) / best
         row = {"trained at": trained, "coupling": problem.coupling(head.A), "penalty": found}
         rows.append(row | {"C(b1) / C": valley, "quadratic": quadratic})
         ratios.append([(x - 1) / (y - 1) for x, y in ((found, valley), (as_trained, valley), (found, quadratic))])
     return judged_by_law(pd.DataFrame(rows), *zip(*ratios, strict=True))
-
-
-def _risk(problem: InContextRegression, head: BlockHead, length) -> float:
-    return problem.risk_and_gradient("softmax", *head, length)[0]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lib.experiments.optimization_transfer.steps import LARGEST_COUPLING, PRECONDITIONED, tuned_rules
+from lib.experiments.optimization_transfer.steps import PRECONDITIONED, diverged, tuned_rules
 from lib.experiments.optimization_transfer.variance import BOUND, deviations
 from lib.notebook.comparison import Comparison
 from lib.prompts.estimate import Estimate
@@ -92,10 +92,7 @@ def _race(
         for step in range(n_steps + 1):
             prompts = problem.sample(batch, length, rng)
             for name_, point in list(points.items()):
-                lost = not (
-                    np.isfinite(point).all() and problem.coupling(BlockHead.from_flat(point).A) < LARGEST_COUPLING
-                )
-                if lost:  # a step that is too large ends nowhere
+                if diverged(problem, point):  # a step that is too large ends nowhere
                     rows.append({"method": name_, "seed": k, "step": step, "risk / best": np.inf})
                     continue
                 risk = problem.risk_and_gradient("softmax", *BlockHead.from_flat(point), length)[0]

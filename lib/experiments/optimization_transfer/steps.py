@@ -91,14 +91,25 @@ def _last_two(problem: InContextRegression, length, rule: Rule, alpha: float, n_
     return last
 
 
+def diverged(problem: InContextRegression, point: np.ndarray) -> bool:
+    """Whether a head, flat, is no longer finite or its coupling exceeds :data:`LARGEST_COUPLING`."""
+    return not (np.isfinite(point).all() and problem.coupling(BlockHead.from_flat(point).A) < LARGEST_COUPLING)
+
+
+def best_and_target(problem: InContextRegression, length, tolerance: float) -> tuple[BlockHead, float]:
+    """The best softmax head of a length, and the risk at which a race to it has ended."""
+    best = best_softmax(problem, length)
+    return best, (1 + tolerance) * float(problem.softmax_risk(*best, length).value)
+
+
 def steps_to(problem: InContextRegression, length, rule: Rule, start: BlockHead, target: float, most: int) -> int:
     """Steps of a rule with exact softmax gradients until the risk is at most the target; ``most`` if never.
 
-    A run whose coupling exceeds :data:`LARGEST_COUPLING` has diverged and is given up.
+    A run that has :func:`diverged` is given up.
     """
     point, ceiling = start.flat(), 1e2 * max(problem.infinite_risk(*start), problem.task_variance)
     for k in range(most):
-        if not (np.isfinite(point).all() and problem.coupling(BlockHead.from_flat(point).A) < LARGEST_COUPLING):
+        if diverged(problem, point):
             return most
         risk, gradient = problem.risk_and_gradient("softmax", *BlockHead.from_flat(point), length)
         if risk <= target:
@@ -143,7 +154,7 @@ def pilot(
     for problem in problems.values():
         limit, start = long_prompt(problem), problem.balanced_init(alpha)
         for length in lengths:
-            target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+            _, target = best_and_target(problem, length, tolerance)
             for (name, x), found in totals.items():
                 rule = schedule(problem, x) if name == "factor" else preconditioned(problem, length, limit, x)
                 found.append(steps_to(problem, length, rule, start, target, most_steps))
@@ -192,8 +203,7 @@ def race(
     for name, problem in problems.items():
         limit, start = long_prompt(problem), problem.balanced_init(alpha)
         for length in lengths:
-            best = best_softmax(problem, length)
-            target = (1 + tolerance) * float(problem.softmax_risk(*best, length).value)
+            best, target = best_and_target(problem, length, tolerance)
             closed = {
                 "constant step" + CLOSED: constant_step(optimal_constant_step(problem, length, limit)),
                 "schedule" + CLOSED: schedule(problem, constants.factor),
@@ -286,7 +296,7 @@ def small_starts(
     for name, problem in problems.items():
         limit = long_prompt(problem)
         for length in lengths:
-            target = (1 + tolerance) * float(problem.softmax_risk(*best_softmax(problem, length), length).value)
+            _, target = best_and_target(problem, length, tolerance)
 
             def counts(make, problem=problem, length=length, target=target):
                 run = [(problem.balanced_init(x), target, most_steps) for x in starts]
@@ -331,8 +341,7 @@ def preconditioner_range(
     for name, problem in problems.items():
         limit, start = long_prompt(problem), problem.balanced_init(alpha)
         for length in lengths:
-            best = best_softmax(problem, length)
-            target = (1 + tolerance) * float(problem.softmax_risk(*best, length).value)
+            best, target = best_and_target(problem, length, tolerance)
             steps = steps_to(problem, length, preconditioned(problem, length, limit, change), start, target, most_steps)
             P = preconditioner(problem, best, length, limit)
             ratios = eigh(softmax_hessian(problem, best, length), P, eigvals_only=True)

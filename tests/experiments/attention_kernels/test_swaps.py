@@ -29,7 +29,7 @@ def test_swapped_kernels_have_their_exact_risks():
     assert found.pooled().control.value < 0.9
     assert (found.near_miss.mean[1:] > 1.05 * found.measured.mean[1:]).all()
     risks = found.table.set_index("kernel")
-    swapped = found.measured.columns() if hasattr(found.measured, "columns") else None
+    swapped = found.measured.columns()
     half = (swapped["high"] - swapped["low"])[0] / 2 * risks.loc["softmax", "predicted"]
     assert risks.loc["softmax", "swapped ±"] == pytest.approx(half, rel=0.5), "joint bands are a little wider"
     assert risks.loc["linear", "swapped"] < risks.loc["softmax", "swapped"]
