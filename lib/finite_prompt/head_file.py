@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.prompts.streams import stream
+from lib.tokens.array_file import load_arrays
 from lib.tokens.covariances import check_covariance, covariance_matrix
 
 PROJECTIONS = ("W_Q", "W_K", "W_V")
@@ -52,11 +53,12 @@ def load_heads(path) -> AttentionHeads:
         ValueError: one line that names the file, the array, its shape and what is expected.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = load_arrays(path)
+        if "" in arrays:
+            raise ValueError("it is one array without a name")
     except FileNotFoundError:
         raise ValueError(f"there is no file {str(path)!r}") from None
-    except Exception as error:  # whatever a damaged file makes numpy or zipfile raise
+    except ValueError as error:
         raise ValueError(f"{Path(path).name} cannot be read as an .npz of arrays: {error}") from None
     try:
         return heads_from_arrays(**arrays)

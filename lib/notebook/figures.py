@@ -39,8 +39,8 @@ def use_style() -> None:
 
 
 def panels(n: int, height: float = 3.6, **kwargs) -> tuple[plt.Figure, np.ndarray]:
-    """A row of n panels as wide as the page (two rows beyond three)."""
-    columns = n if n <= 3 else (n + 1) // 2
+    """A row of n panels as wide as the page, in rows of at most three: titles need the width."""
+    columns = n if n <= 3 else 2 if n == 4 else 3
     rows = -(-n // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(WIDTH, height * rows), squeeze=False, **kwargs)
     for unused in axes.ravel()[n:]:

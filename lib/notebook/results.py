@@ -42,7 +42,7 @@ class Results:
     def __init__(self, notebook: str, output_dir: str, namespace: MutableMapping[str, Any]):
         check_beside(notebook, Path.cwd())
         self.notebook, self.lib = notebook, digest()
-        self.folder = Path(output_dir) if output_dir else None
+        self.folder = Path(output_dir).absolute() if output_dir else None  # a cell may change the working directory
         self.parameters = _parameters(namespace)
         namespace.update(self.parameters)  # a list may have lost its repeats
         self.claims = Claims()

@@ -9,7 +9,7 @@ import re
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
-from nbclient.exceptions import CellTimeoutError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_output
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
@@ -49,6 +49,9 @@ class Client(PapermillNotebookClient):
             self.nb_man.cell_start(cell, index)
             try:
                 self.execute_cell(cell, index)
+                for shown in cell.get("outputs", []):
+                    if shown.output_type == "error":  # which `%%capture` shows, and answers that all went well
+                        raise CellExecutionError("", shown.ename, shown.evalue)
             except Exception:
                 self.nb_man.cell_exception(cell, cell_index=index)
                 self.shutdown_kernel = "immediate"  # there is nothing to wait for

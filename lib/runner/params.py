@@ -6,7 +6,9 @@ A parameter has the value of the last of these that names it: the notebook's def
 
 import hashlib
 import itertools
+import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,8 +124,10 @@ def load(path: Path) -> Notebook:
     where = f"notebooks/{path.name}"
     try:
         text = path.read_text(encoding="utf-8")
-        notebook = nbformat.reads(text, as_version=4)
-        nbformat.validate(notebook)
+        with warnings.catch_warnings(action="ignore"):  # about ids, which are mended below
+            notebook = nbformat.reads(text, as_version=4)
+            nbformat.validate(notebook)
+        text = _with_own_ids(text, notebook)
     except Exception as error:  # bad JSON, bad encoding, not a notebook: the reason is in the message
         raise UsageError(f"{where}: not a valid notebook: {_first_line(error)}") from None
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -149,6 +153,16 @@ def load(path: Path) -> Notebook:
         raise UsageError(f"{where}: {_first_line(error)}") from None
     title = next(filter(None, headings(notebook)), path.stem)
     return Notebook(path.stem, title, parameters, premises, digest, text)
+
+
+def _with_own_ids(text: str, notebook: nbformat.NotebookNode) -> str:
+    """The text with an id for each cell that has none or another's, the same in every run: nbformat draws one."""
+    given = [cell.get("id") for cell in json.loads(text)["cells"]]
+    lacking = [i for i, name in enumerate(given) if name is None or name in given[:i]]
+    for i in lacking:
+        notebook.cells[i].id = next(name for n in itertools.count() if (name := f"cell-{i + n}") not in given)
+        given[i] = notebook.cells[i].id
+    return nbformat.writes(notebook) if lacking else text
 
 
 def headings(notebook: nbformat.NotebookNode) -> Iterator[str]:

@@ -3,6 +3,7 @@
     measure            what a token measure is
     families           the Gaussian, Gaussian mixtures, and bounded measures
     covariances        covariance matrices by name, from lists or from a file
+    array_file         the arrays of a file, of bounded size
     bessel             ratios of modified Bessel functions, which the sphere needs
     tilted_quadrature  tilted means by brute quadrature, a check of the formulas
 

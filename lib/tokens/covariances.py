@@ -23,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.tokens.array_file import load_arrays
+
 LARGEST_CONDITION = 1e10  # beyond it a covariance is singular to the accuracy of the heads that invert it
 _TOLERANCE = 1e-8  # relative to the largest entry or eigenvalue; rounding of a float64 product is far below
 
@@ -262,17 +264,14 @@ def covariance_is_definite(spec, dim: int) -> bool:
 def _load(spec: str, base) -> np.ndarray:
     path = Path(base or ".") / spec
     try:
-        stored = np.load(path, allow_pickle=False)
-        if not isinstance(stored, np.lib.npyio.NpzFile):
-            return stored
-        with stored:
-            if len(stored.files) != 1:
-                raise ValueError(f"expected one array, it holds {stored.files}")
-            return stored[stored.files[0]]
+        arrays = load_arrays(path)
+        if len(arrays) != 1:
+            raise ValueError(f"expected one array, it holds {list(arrays)}")
     except FileNotFoundError:
         raise ValueError(f"covariance file {spec!r} does not exist in {path.parent}") from None
-    except Exception as error:  # whatever a damaged file makes numpy or zipfile raise
+    except ValueError as error:
         raise ValueError(f"covariance file {spec!r} cannot be read: {error}") from None
+    return next(iter(arrays.values()))
 
 
 def check_covariance(name: str, matrix, dim: int | None = None) -> np.ndarray:

@@ -37,6 +37,8 @@ FAULTS = {
     "14_bad_results": notebook("14_bad_results", last="open('results.json', 'w').write('{\"claims\": []}')"),
     "15_no_page": ["import os\nos.mkdir('15_no_page.html')"],
     "19_kills_its_supervisor": ["import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1e6)"],
+    "20_captured": ["# Part", "%%capture\n1 / 0", "never = 1"],
+    "21_shell": ["!false"],
     "16_crashes": ["import ctypes\nctypes.string_at(0)"],
 }
 
@@ -87,6 +89,8 @@ def faults(tmp_path_factory):
         ("14_bad_results", "failed", "its results.json is malformed: notebook: Field required"),
         ("15_no_page", "ok", ""),
         ("16_crashes", "kernel died", "killed by SIGSEGV ["),
+        ("20_captured", "failed", "ZeroDivisionError: division by zero [cell 5 of 7, section 'Part']"),
+        ("21_shell", "ok", ""),  # a command that fails is no error in Jupyter either
         ("19_kills_its_supervisor", "failed", "its process ended without a word (exit code -9)"),
         ("17_no_kernelspec", "ok", ""),
         ("18_lost_kernelspec", "ok", ""),
@@ -107,7 +111,7 @@ def test_each_ends_with_the_truth(faults, name, status, error):
 def test_one_failure_stops_no_other_and_decides_the_exit_code(faults):
     assert faults.answer.returncode == 1
     assert faults.answer.stderr == ""
-    assert "8 of 19 notebooks ok" in faults.answer.stdout
+    assert "9 of 21 notebooks ok" in faults.answer.stdout
 
 
 def test_the_summary_quotes_the_last_lines(faults):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import nbformat
 import pytest
 from tiny import CLAIM, REPOSITORY, Collection, notebook, save
 
@@ -125,6 +126,20 @@ def test_a_session_is_read_without_a_word_and_before_anything_is_written(tmp_pat
     assert made.again == {"01_first": ["not started"]}
     assert made.summary["notebooks"]["01_first"]["error"] == "not started"
     assert capsys.readouterr().out == "" and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("ids", [[None, None, None, None], ["a", "b", "a", "cell-2"]])
+def test_cells_without_an_id_of_their_own_get_the_same_in_every_run(tmp_path, ids):
+    made = notebook("01_first", "1 + 1")
+    for cell, name in zip(made.cells, ids, strict=True):
+        cell.pop("id")
+        cell |= {"id": name} if name else {}
+    collection = Collection(tmp_path / "c", n01_first=made)
+    answer = [collection.run("--preset", "quick") for _ in range(2)]
+    assert [(a.returncode, a.stderr) for a in answer] == [(0, "")] * 2
+    written = [nbformat.read(run / "01_first/01_first.ipynb", as_version=4).cells for run in collection.runs]
+    kept = [[cell.id for cell in cells if "injected-parameters" not in cell.metadata.tags] for cells in written]
+    assert kept[0] == kept[1] and len(set(kept[0])) == 4
 
 
 def test_help_fits_a_screen(tmp_path):
