@@ -24,6 +24,7 @@ REFUSED = [
     ("04", {"task_variance": 1e-9}),
     ("05", {"prompt_lengths": [1]}),
     ("05", {"retrieval_lengths": [1]}),
+    ("05", {"choice_lengths": [1, 16]}),
     ("05", {"projection_lengths": [50]}),
     ("05", {"swap_length": 97}),
     ("05", {"features": 1}),
@@ -45,6 +46,10 @@ REFUSED = [
     ("05", {"key_variances": [1e-9]}),
     ("07", {"range_lengths": [1]}),
     ("07", {"noise_step_size": 0.99}),
+    ("07", {"gain_lengths": [1]}),
+    ("04", {"sgd_step_size": 0.99}),
+    ("04", {"shift_prompts": 1}),
+    ("03", {"sgd_step_size": 0.1}),
 ]
 ANSWERED = [
     ("01", {"covariances": ["isotropic", "isotropic"], "dimensions": [3, 1, 3]}),
@@ -61,7 +66,8 @@ ANSWERED = [
 def test_what_cannot_be_answered_is_refused(number, tweak):
     end = run(TASKS[number], tweak, 60)
     assert end.how == "refused", end
-    assert "\n" not in end.said and end.said.startswith("here: ") and next(iter(tweak)) in end.said
+    lines = end.said.splitlines()
+    assert all(line.startswith("here: ") for line in lines) and any(next(iter(tweak)) in line for line in lines)
 
 
 @pytest.mark.parametrize(("number", "tweak"), ANSWERED)
@@ -69,6 +75,12 @@ def test_what_is_odd_but_legal_is_answered(number, tweak):
     end = run(TASKS[number], TINY[number] | tweak, 240)
     assert end.good and end.how == "done", end
     assert "NOT JUDGED" not in end.verdicts.values()
+
+
+def test_a_step_that_another_parameter_makes_too_large_is_named():
+    end = run(TASKS["04"], {"experiment_correlation": 0.99}, 60)
+    assert end.how == "refused" and "sgd_step_size: at most half the stable step" in end.said, end
+    assert "received 0.01, allowed for this covariance are steps up to 3.6e-05" in end.said
 
 
 def test_where_every_length_rounds_to_one_nothing_has_frozen():

@@ -103,7 +103,7 @@ def length_for(s: float, dimension: float, tolerance, largest: float = LARGEST):
 
 def length_law(s, dimension, tolerance) -> np.ndarray:
     """The needed length for small tolerances, e^{s^2} (D + s^2) / (s^2 tolerance^2): once it is >> e^{3 s^2/2}."""
-    x = np.asarray(s, float) ** 2
+    x = np.minimum(np.asarray(s, float) ** 2, 700.0)  # beyond, no number is large enough
     return np.exp(x) * (dimension + x) / (x * np.asarray(tolerance) ** 2)
 
 

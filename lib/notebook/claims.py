@@ -181,8 +181,9 @@ class Claim:
             return [*rows, ("control", f"must fail: {self.control}")]
         rows += [("undecided", self.why)] if self.why else []
         rows.append(("measured", _measured(self.estimate)))
-        if not self.chosen_on and not self.estimate.low <= self.prediction <= self.estimate.high:
-            rows.append(("difference", "the interval excludes the prediction: they agree as closely as the band says"))
+        if not self.chosen_on and (self.estimate.low > self.prediction or self.estimate.high < self.prediction):
+            how_close = ": they agree as closely as the band says" if self.verdict == "PASS" else ""
+            rows.append(("difference", f"the interval excludes the prediction{how_close}"))
         rows.append(("would fail", f"with an error of {caught(self.caught, self.prediction)}"))
         if self.near_miss:
             told = "passes: nothing is shown" if self.near_verdict == "PASS" else "does not pass, as it must not"

@@ -81,6 +81,9 @@ def curves(
     groups = [("", table)] if panel is None else list(table.groupby(panel, sort=False))
     names = list(dict.fromkeys(table[hue]))
     colors = dict(zip(names, palette(len(names)), strict=True))
+    shown = [x], [column for column in (points, line) if column]
+    has_logarithm = [(table[columns] > 0).any(axis=None) for columns in shown]  # zeros alone have none
+    scale = tuple(name if fits else "linear" for name, fits in zip(scale, has_logarithm, strict=True))
     figure, axes = panels(len(groups), height=height, sharey=sharey)
     for axis, (title, group) in zip(axes, groups, strict=True):
         if window:
@@ -91,7 +94,7 @@ def curves(
                 axis.plot(rows[x], rows[line], color=BLACK if points else colors[name], lw=1.2, zorder=2)
             if points:
                 axis.plot(rows[x], rows[points], "o", ms=4.5, color=colors[name], zorder=3)
-            if band:
+            if band and ((rows[band[1]] > 0).any() or scale[1] != "log"):
                 axis.fill_between(rows[x], rows[band[0]], rows[band[1]], color=colors[name], alpha=0.3, lw=0)
         if reference:
             limits = axis.get_ylim()  # of the lines: what they are compared with may lie far away

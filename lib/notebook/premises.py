@@ -17,7 +17,7 @@ from typing import Any
 
 from lib.notebook.parameters import ParameterError
 
-__all__ = ["definite", "fits", "multiples"]
+__all__ = ["definite", "fits", "multiples", "slow_enough"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,20 @@ def definite(covariances: Iterable, dimensions: Iterable[int]) -> bool:
 def multiples(numbers: Iterable[int], of: int) -> bool:
     """Whether all numbers are multiples of one."""
     return all(number % of == 0 for number in numbers)
+
+
+def slow_enough(step_size: float, covariance, dimension: int, noise_std: float, task_variance: float = 1.0) -> bool:
+    """Whether stochastic descent ends at the optimum of a regression: at most half the largest stable step of descent.
+
+    Raises:
+        ValueError: naming the largest step, if not.
+    """
+    from lib.regression.hessian import infinite_hessian, stable_step  # here: as above
+    from lib.regression.task import InContextRegression
+    from lib.tokens.covariances import covariance_matrix
+
+    problem = InContextRegression(covariance_matrix(covariance, dimension), noise_std, task_variance)
+    largest = stable_step(infinite_hessian(problem, problem.optimum())) / 2
+    if step_size > largest:
+        raise ValueError(f"received {step_size:g}, allowed for this covariance are steps up to {largest:.2g}")
+    return True

@@ -61,8 +61,9 @@ def test_names_stand_apart_at_every_resolution(table):
         assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_zero_on_a_logarithmic_axis_is_harmless(table):
-    table.loc[table["line"] == "a", ["exact", "measured"]] = 0.0
+    table.loc[table["line"] == "a", ["exact", "measured", "low", "high"]] = 0.0
     figure = draw(table)
     figure.canvas.draw()
     assert figure.get_tightbbox().height < 20  # inches

@@ -4,7 +4,7 @@ import pytest
 from tiny import Collection, notebook
 
 from lib.notebook.parameters import ParameterError
-from lib.notebook.premises import definite, fits, multiples, read_premises
+from lib.notebook.premises import definite, fits, multiples, read_premises, slow_enough
 from lib.notebook.results import Results
 
 CELL = 'results.require(all(n < 5 for n in sizes), "sizes: all below 5")'
@@ -35,6 +35,9 @@ def test_the_words_of_conditions():
     assert fits(["isotropic", "rank(2)"], [2, 3]) and not fits(["rank(2)"], [1])
     assert definite(["toeplitz(0.9)"], [4]) and not definite(["rank(2)"], [3]) and not definite(["rank(2)"], [1])
     assert not definite([[[1.0, 0.0], [0.0, 1e-14]]], [2])
+    assert slow_enough(0.22, "isotropic", 5, 0.0)  # whose stable step is 1 / sqrt(5)
+    with pytest.raises(ValueError, match="received 0.23, allowed for this covariance are steps up to 0.22"):
+        slow_enough(0.23, "isotropic", 5, 0.0)
     assert multiples([8, 16], 4) and not multiples([8, 9], 4)
 
 

@@ -109,7 +109,8 @@ def boundary(*, lengths: list[int], dims: list[int], tolerance: float) -> Compar
         tolerance: relative deviation.
 
     Returns:
-        A row a dimension and length: dimension, length, s. Nothing is judged.
+        A row a dimension and length: dimension, length, s (nan if it is nowhere between 0.02 and 20). Nothing is
+        judged.
     """
 
     def gap(log_s, length, dim):
@@ -118,8 +119,10 @@ def boundary(*, lengths: list[int], dims: list[int], tolerance: float) -> Compar
     rows = []
     for dim in dims:
         for length in lengths:
-            log_s = brentq(gap, np.log(0.02), np.log(20), args=(length, dim), xtol=1e-4)
-            rows.append({"dimension": dim, "length": length, "s": np.exp(log_s)})
+            ends = np.log(0.02), np.log(20)
+            crossed = gap(ends[0], length, dim) < 0 < gap(ends[1], length, dim)
+            s = np.exp(brentq(gap, *ends, args=(length, dim), xtol=1e-4)) if crossed else np.nan
+            rows.append({"dimension": dim, "length": length, "s": s})
     return Comparison(pd.DataFrame(rows))
 
 
