@@ -36,7 +36,7 @@ def test_the_words_of_conditions():
     assert definite(["toeplitz(0.9)"], [4]) and not definite(["rank(2)"], [3]) and not definite(["rank(2)"], [1])
     assert not definite([[[1.0, 0.0], [0.0, 1e-14]]], [2])
     assert slow_enough(0.22, "isotropic", 5, 0.0)  # whose stable step is 1 / sqrt(5)
-    with pytest.raises(ValueError, match="received 0.23, allowed for this covariance are steps up to 0.22"):
+    with pytest.raises(ValueError, match=r"received 0\.23, allowed for this covariance are steps up to 0\.22"):
         slow_enough(0.23, "isotropic", 5, 0.0)
     assert multiples([8, 16], 4) and not multiples([8, 9], 4)
 
