@@ -7,6 +7,8 @@
     drift           how far the output moves when the prompt grows
     head_file       attention heads from a file
     empirical       independent tokens of any law: a list of tokens with weights
+    any_measure     independent tokens of a measure, Gaussian or not
+    deviation       the distance from the linear map, split into its causes
     dependent       Markov and AR(1) prompts
 
 May use: lib.tokens, lib.prompts.
@@ -17,7 +19,15 @@ May use: lib.tokens, lib.prompts.
 array([4.    , 0.0977])
 """
 
-from lib.finite_prompt.dependent import ar1_output_error, bigram_transition, markov_output_error
+from lib.finite_prompt.any_measure import measure_error
+from lib.finite_prompt.dependent import (
+    ar1_output_error,
+    bigram_transition,
+    long_run_error,
+    markov_long_run_error,
+    markov_output_error,
+)
+from lib.finite_prompt.deviation import Deviation, measure_deviation, tokens_deviation
 from lib.finite_prompt.drift import drift_bound, mean_output_drift, output_drift
 from lib.finite_prompt.empirical import tokens_error, tokens_output_error
 from lib.finite_prompt.needed_length import prompt_length_for, tolerance_reached
@@ -46,6 +56,7 @@ from lib.finite_prompt.weight_moments import SoftmaxFunctionals, expected_produc
 
 __all__ = [
     "Average",
+    "Deviation",
     "SoftmaxFunctionals",
     "ar1_output_error",
     "bigram_transition",
@@ -54,6 +65,8 @@ __all__ = [
     "drift_bound",
     "expected_products",
     "local_slope",
+    "long_run_error",
+    "markov_long_run_error",
     "markov_output_error",
     "mean_output",
     "mean_output_drift",
@@ -61,6 +74,8 @@ __all__ = [
     "mean_score_gradient_error",
     "mean_sharp_constant",
     "mean_value_gradient_error",
+    "measure_deviation",
+    "measure_error",
     "output_drift",
     "output_error",
     "prompt_length_for",
@@ -71,6 +86,7 @@ __all__ = [
     "sharp_constant",
     "slopes_over_decades",
     "softmax_functionals",
+    "tokens_deviation",
     "tokens_error",
     "tokens_output_error",
     "tolerance_reached",

@@ -109,6 +109,44 @@ def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.
     return np.array(found).reshape(lengths.shape)[()]
 
 
+def long_run_error(covariance, correlations, query, U, V) -> np.ndarray:
+    """The squared error of a long stationary Gaussian prompt, Cov(X_0, X_k) = r_k Gamma, to leading order in 1 / L.
+
+        (1 / L^2) sum_ij e^{s^2 r} ( r tr(V Gamma V') + r^2 |V Gamma a|^2 ),   r = r_|i-j|:
+
+    the variance of the weighted mean by the delta method. For r_k that fall faster than 1 / k it is a constant over L,
+    with independent tokens that of :func:`lib.finite_prompt.sharp_constant`; for r_k ~ k^-b, b < 1, it falls like L^-b.
+
+    Args:
+        covariance, U, V: as for :func:`ar1_output_error`. query: z, shape (d,).
+        correlations: r_0 = 1, r_1 ... r_{L-1} of the prompt, shape (L,).
+
+    Source: exact here to leading order, notebook 08; it holds once L >> e^{3 s^2 / 2} times the memory.
+    """
+    covariance, query, U, V, _ = checked(covariance, query, U, V, 1)
+    r = np.asarray(correlations, float)
+    total, shift = np.trace(V @ covariance @ V.T), query @ U.T @ covariance @ V.T
+    terms = np.exp(score_deviation(covariance, query, U) ** 2 * r) * (r * total + r**2 * (shift @ shift))
+    pairs = 2.0 * np.arange(len(r), 0, -1)
+    pairs[0] /= 2
+    return (pairs @ terms) / len(r) ** 2
+
+
+def markov_long_run_error(states, transition, query, U, V) -> float:
+    """Limit of L times the squared error of Markov prompts: the long-run variance of e^s (V x - T) / E e^s.
+
+    With f that function of the state, pi the stationary law, W = (I - P + 1 pi')^{-1}: sum_j pi_j f_j . (2 W f - f)_j.
+    Arguments as for :func:`markov_output_error`. Source: the central limit theorem of Markov chains.
+    """
+    states, P, query, U, V = (np.asarray(x, float) for x in (states, transition, query, U, V))
+    law = stationary_law(P)
+    growth = np.exp(states @ (U @ query) - (states @ (U @ query)).max())
+    values, tilted = states @ V.T, law * growth / (law @ growth)
+    f = (growth / (law @ growth))[:, None] * (values - tilted @ values)
+    summed = np.linalg.solve(np.eye(len(P)) - P + law, f)
+    return float(law @ np.vecdot(f, 2 * summed - f))
+
+
 def stationary_law(transition) -> np.ndarray:
     """The stationary law of a transition matrix, shape (N,). Raises ValueError if there is more than one."""
     P = np.asarray(transition, float)

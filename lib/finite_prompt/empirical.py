@@ -10,8 +10,10 @@ has
     E|T_L - T|^2   = L int E[q^2 |c|^2 e^{-q}] phi^{L-1} dtau + L (L-1) int |E[q c e^{-q}]|^2 phi^{L-2} dtau,
     eta(L)         = L int E[q^2 e^{-q}] phi^{L-1} dtau,                     the inverse participation E sum_i p_i^2.
 
-Expectations are sums over the list, and L is a power: a prompt of 1e15 tokens costs as much as one of ten. Integrands
-are analytic for |Im tau| < pi / 2 and decay at both ends, so that the trapezoid rule converges exponentially.
+Expectations are sums over the list, and L is a power: a prompt of 1e15 tokens costs as much as one of ten. They see a
+token's score, and of its value the mean and the variance given the score: a law with a density is a list of quadrature
+nodes (:mod:`lib.finite_prompt.any_measure`). Integrands are analytic for |Im tau| < pi / 2 and decay at both ends, so
+that the trapezoid rule converges exponentially.
 """
 
 from dataclasses import dataclass
@@ -51,6 +53,31 @@ class TokensError:
         return np.maximum(self.squared_error - bias, 0.0)
 
 
+@dataclass(frozen=True)
+class ScoredValues:
+    """A law of tokens as a head sees it: atoms of the score, with the value's conditional mean and variance at each.
+
+    Attributes:
+        scores: shape (N,), up to a common constant. weights: probabilities, positive with sum 1, shape (N,).
+        means: E[V x | score], shape (N, k). variances: E|V x - E[V x | score]|^2, shape (N,); zero for a list.
+    """
+
+    scores: np.ndarray
+    weights: np.ndarray
+    means: np.ndarray
+    variances: np.ndarray | float = 0.0
+
+    @property
+    def tilted(self) -> np.ndarray:
+        """The weights times e^score, the largest score being zero, shape (N,): what long prompts draw from."""
+        return self.weights * np.exp(self.scores - self.scores.max())
+
+    @property
+    def limit(self) -> np.ndarray:
+        """The infinite-prompt attention, shape (k,)."""
+        return self.tilted @ self.means / self.tilted.sum()
+
+
 def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> TokensError:
     """Softmax attention on prompts of independent draws from a list of tokens, exactly, at every prompt length.
 
@@ -72,17 +99,25 @@ def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> T
     """
     tokens, query, U, V = (np.asarray(x, float) for x in (tokens, query, U, V))
     lengths = np.atleast_1d(np.asarray(length, float))
-    weights = _checked(tokens, query, U, V, lengths, weights)
+    weights = _checked(tokens, query, U, V, weights)
     chosen = weights > 0
-    scores, values, weights = tokens[chosen] @ (U @ query), tokens[chosen] @ V.T, weights[chosen]
-    scores = scores - scores.max()  # the largest is 0: nothing overflows
-    tilted = weights * np.exp(scores)
-    limit = tilted @ values / tilted.sum()
+    return scored_error(
+        ScoredValues(tokens[chosen] @ (U @ query), weights[chosen], tokens[chosen] @ V.T), lengths, target
+    )
+
+
+def scored_error(law: ScoredValues, length, target=None) -> TokensError:
+    """What prompts of independent tokens of a law do, at each prompt length: see :func:`tokens_error`."""
+    lengths = np.atleast_1d(np.asarray(length, float))
+    if not np.all((lengths >= 1) & (lengths <= LARGEST_LENGTH) & (lengths == np.floor(lengths))):
+        raise ValueError(f"prompt length must be whole and between 1 and {LARGEST_LENGTH:g}, received {length}")
+    scores = law.scores - law.scores.max()  # the largest is 0: nothing overflows
+    limit = law.limit
     target = limit if target is None else np.asarray(target, float)
     if target.shape != limit.shape:
         raise ValueError(f"target: expected shape {limit.shape}, the rows of V, received {target.shape}")
-    tau = tau_grid(scores, float(np.log(tilted.sum())), float(lengths.max()))
-    log_phi, first, second, plain = _transforms(scores, values - target, weights, tau)
+    tau = tau_grid(scores, float(np.log(law.tilted.sum())), float(lengths.max()))
+    log_phi, first, second, plain = _transforms(scores, law.means - target, law.variances, law.weights, tau)
     L = lengths[:, None]
     with np.errstate(under="ignore"):
         one = L * np.exp((L - 1) * log_phi) * TAU_STEP
@@ -108,11 +143,11 @@ def tau_grid(scores: np.ndarray, log_mean: float, longest: float) -> np.ndarray:
     return low + TAU_STEP * np.arange(int(np.ceil((high - low) / TAU_STEP)) + 1)
 
 
-def _transforms(scores, centered, weights, tau) -> tuple[np.ndarray, ...]:
+def _transforms(scores, centered, variances, weights, tau) -> tuple[np.ndarray, ...]:
     """log phi, E[q c e^{-q}], E[q^2 |c|^2 e^{-q}] and E[q^2 e^{-q}] on the grid of tau; the second of shape (n, k)."""
     absent, present = np.empty(len(tau)), np.empty(len(tau))
     first, seconds = np.empty((len(tau), centered.shape[1])), np.empty((len(tau), 2))
-    squares = np.stack([(centered**2).sum(1), np.ones(len(scores))], 1) * weights[:, None]
+    squares = np.stack([(centered**2).sum(1) + variances, np.ones(len(scores))], 1) * weights[:, None]
     weighted = centered * weights[:, None]
     for part in batches(len(tau), len(scores), MEMORY):
         log_q = tau[part, None] + scores
@@ -127,7 +162,7 @@ def _transforms(scores, centered, weights, tau) -> tuple[np.ndarray, ...]:
     return log_phi, first, *seconds.T
 
 
-def _checked(tokens, query, U, V, lengths, weights) -> np.ndarray:
+def _checked(tokens, query, U, V, weights) -> np.ndarray:
     """The weights, normalized, once everything fits."""
     if tokens.ndim != 2 or 0 in tokens.shape:
         raise ValueError(f"tokens: expected shape (N, d), not empty, received {tokens.shape}")
@@ -147,6 +182,4 @@ def _checked(tokens, query, U, V, lengths, weights) -> np.ndarray:
         raise ValueError("tokens: their entries must be finite")
     if (weights < 0).any() or not weights.sum() > 0:
         raise ValueError("weights: none may be negative, and one must be positive")
-    if not np.all((lengths >= 1) & (lengths <= LARGEST_LENGTH) & (lengths == np.floor(lengths))):
-        raise ValueError(f"prompt length must be whole and between 1 and {LARGEST_LENGTH:g}, received {lengths}")
     return weights / weights.sum()

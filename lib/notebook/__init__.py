@@ -8,5 +8,5 @@
     files, numbers                files written in one go; how numbers and intervals are written
     sources                       which lib it is that runs
 
-May use: lib.tokens, lib.prompts, lib.finite_prompt.
+May use: lib.tokens, lib.prompts, lib.finite_prompt, lib.regression.
 """

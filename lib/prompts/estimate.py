@@ -157,4 +157,5 @@ def _student(samples: np.ndarray, confidence: float) -> tuple[np.ndarray, np.nda
     mean = samples.mean(0) if n else np.full(samples.shape[1:], math.nan)
     if n < 2:
         return mean, np.full(mean.shape, math.nan)
-    return mean, stats.t.ppf((1 + confidence) / 2, n - 1) * samples.std(0, ddof=1) / math.sqrt(n)
+    with np.errstate(invalid="ignore"):  # of infinities there is no spread
+        return mean, stats.t.ppf((1 + confidence) / 2, n - 1) * samples.std(0, ddof=1) / math.sqrt(n)

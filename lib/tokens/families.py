@@ -156,7 +156,7 @@ class GaussianMixture(TokenMeasure):
         return between + np.tensordot(alpha, self.covariances, axes=1)
 
 
-class _Centered(TokenMeasure):
+class Centered(TokenMeasure):
     """Mean zero and covariance a multiple of the identity: dim and one positive size, the second field."""
 
     _smallest_dim = 1
@@ -180,7 +180,7 @@ class _Centered(TokenMeasure):
 
 
 @dataclass(frozen=True)
-class Rademacher(_Centered):
+class Rademacher(Centered):
     """Independent coordinates +scale or -scale, each with probability 1/2.
 
     kappa(a) = sum_j log cosh(c a_j),   tilted mean c tanh(c a_j),   tilted covariance diag(c^2 / cosh^2(c a_j)).
@@ -207,7 +207,7 @@ class Rademacher(_Centered):
 
 
 @dataclass(frozen=True)
-class Uniform(_Centered):
+class Uniform(Centered):
     """Independent coordinates, uniform on [-c, c], c the half width: a coordinate of the sphere in dimension 3.
 
     kappa(a) = sum_j log(sinh(c a_j) / (c a_j)),   tilted mean c coth(c a_j) - 1 / a_j,
@@ -233,7 +233,7 @@ class Uniform(_Centered):
 
 
 @dataclass(frozen=True)
-class Sphere(_Centered):
+class Sphere(Centered):
     """Uniform on the sphere of radius r in R^dim, dim >= 2 (in dimension 1 it is Rademacher). With n = a / |a|,
     t = r |a| and A(t) = I_{d/2}(t) / I_{d/2-1}(t):
 

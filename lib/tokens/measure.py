@@ -13,7 +13,7 @@ import numpy as np
 
 
 class TokenMeasure(ABC):
-    """A law on R^dim with exponential moments of every order, immutable. `mean` is (dim,), `covariance` (dim, dim).
+    """A law on R^dim with exponential moments, immutable. `mean` is (dim,), `covariance` (dim, dim).
 
     The tilt a has shape (..., dim): leading axes are batch axes, any number of them. Nothing overflows or divides
     zero by zero for |a| from 0 to 1e4. A wrong last axis is a ValueError that names both shapes.

@@ -11,6 +11,8 @@ from lib.finite_prompt import output_error
 from lib.finite_prompt.dependent import (
     ar1_output_error,
     bigram_transition,
+    long_run_error,
+    markov_long_run_error,
     markov_output_error,
     stationary_law,
 )
@@ -130,3 +132,25 @@ ONES, FAIR, PLANE = np.ones((2, 2)), [[0.5, 0.5], [0.5, 0.5]], ([1, 1], np.eye(2
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.0, 0.7])
+def test_long_gaussian_prompts_reach_their_long_run_error(correlation):
+    gamma, query, U = np.diag([2.0, 1.0, 0.5]), np.array([0.5, -0.3, 0.4]), EYE
+    lags = correlation ** np.arange(10**5)
+    found = ar1_output_error(gamma, correlation, query, U, EYE, 10**5)
+    assert found == pytest.approx(long_run_error(gamma, lags, query, U, EYE), rel=1e-3)
+
+
+def test_a_slow_memory_falls_by_its_own_power():
+    errors = [long_run_error(EYE, (1.0 + np.arange(n)) ** -0.4, 0.1 * np.ones(3), EYE, EYE) for n in (10**5, 10**6)]
+    assert np.log10(errors[0] / errors[1]) == pytest.approx(0.4, abs=0.01)
+
+
+def test_long_markov_prompts_reach_their_long_run_variance():
+    states, P, query, U, V = chain(6)
+    found = 10**6 * markov_output_error(states, P, query, 0.3 * U, V, 10**6)
+    assert found == pytest.approx(markov_long_run_error(states, P, query, 0.3 * U, V), rel=1e-4)
+    alike = np.tile(P[0], (6, 1))
+    independent = 10**6 * tokens_output_error(states, query, 0.3 * U, V, 10**6, weights=P[0])
+    assert markov_long_run_error(states, alike, query, 0.3 * U, V) == pytest.approx(independent, rel=1e-4)
