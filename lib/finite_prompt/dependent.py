@@ -23,6 +23,7 @@ import numpy as np
 from lib.finite_prompt.empirical import tau_grid
 from lib.finite_prompt.one_query import checked, score_deviation
 from lib.finite_prompt.weight_moments import TAU_STEP
+from lib.prompts.batches import MEMORY, batches
 
 LONGEST_PROMPT = 10**6  # beyond, rounding in the sums over pairs of tokens shows
 NODE_STEP = 0.4  # of the trapezoid rule, in units of the narrowest Gaussian under the integral
@@ -69,8 +70,8 @@ def markov_output_error(states, transition, query, U, V, length, *, target=None)
     lengths = _checked_lengths(length)
     seen = start > 0
     tau = tau_grid(scores[seen], float(np.log(tilted.sum())), lengths.max())
-    found = [_pair_sums(scores, P, start, values - target, 1.0, tau, int(L)) for L in lengths.ravel()]
-    return np.array(found).reshape(lengths.shape)[()]
+    found = _pair_sums(scores, P, start, values - target, 1.0, tau, lengths.ravel())
+    return found.reshape(lengths.shape)[()]
 
 
 def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.ndarray:
@@ -101,12 +102,9 @@ def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.
     P = np.exp(-((g - correlation * g[:, None]) ** 2) / (2 * width**2)) * step / (width * np.sqrt(2 * np.pi))
     start = np.exp(-(g**2) / 2) * step / np.sqrt(2 * np.pi)
     tau = tau_grid(s * g, s**2 / 2, lengths.max())
-    found = []
-    for L in map(int, lengths.ravel()):
-        zeta = _pair_sums(s * g, P, start, (g - s)[:, None], 1.0, tau, L)
-        eta = _pair_sums(s * g, P, start, np.ones((len(g), 1)), correlation, tau, L)
-        found.append(zeta * along + eta * (total - along))
-    return np.array(found).reshape(lengths.shape)[()]
+    zeta = _pair_sums(s * g, P, start, (g - s)[:, None], 1.0, tau, lengths.ravel())
+    eta = _pair_sums(s * g, P, start, np.ones((len(g), 1)), correlation, tau, lengths.ravel())
+    return (zeta * along + eta * (total - along)).reshape(lengths.shape)[()]
 
 
 def long_run_error(covariance, correlations, query, U, V) -> np.ndarray:
@@ -179,27 +177,40 @@ def bigram_transition(sequence, n_states: int, smoothing: float = 1.0) -> np.nda
     return (counts + smoothing * frequency / frequency.sum()) / (counts.sum(1, keepdims=True) + smoothing)
 
 
-def _pair_sums(scores, P, start, marks, decay: float, tau, length: int) -> float:
-    """``E sum_ij p_i p_j r^|i-j| c_i . c_j`` over prompts of a length: the recursion of this module's first lines."""
-    by_powers = STEPS_A_PRODUCT * length.bit_length() * len(marks) < length  # products of matrices instead of vectors
-    total = 0.0
-    for t in tau:
-        q = np.exp(np.minimum(t + scores, 7.0))
-        D = np.exp(-q)
-        if D.max() == 0:
-            continue
-        one, two = q[:, None] * marks, q**2 * (marks**2).sum(1)
-        f0, f1, f2 = start * D, (start * D)[:, None] * one, start * D * two
-        if by_powers:
-            f2 = _by_powers(P.T, D, one, two, decay, (f0, f1, f2), length - 1)
-        else:
-            for _ in range(length - 1):
-                g0, g1 = f0 @ P, decay * (P.T @ f1)
-                f2 = D * (f2 @ P + 2 * np.vecdot(one, g1) + two * g0)
-                f1 = D[:, None] * (g1 + one * g0[:, None])
-                f0 = D * g0
-        total += f2.sum()
-    return float(total * TAU_STEP)
+def _pair_sums(scores, P, start, marks, decay: float, tau, lengths) -> np.ndarray:
+    """``E sum_ij p_i p_j r^|i-j| c_i . c_j`` over prompts of some lengths: the recursion of this module's first lines.
+
+    Short prompts are stages of one recursion, for all tau at once. Long ones go by powers of a step.
+    """
+    by_powers = np.array([STEPS_A_PRODUCT * int(n).bit_length() * len(marks) < n for n in lengths])
+    totals = np.zeros(len(lengths))
+    q = np.exp(np.minimum(tau[:, None] + scores, 7.0))
+    q = q[np.exp(-q).max(1) > 0]
+    for part in batches(len(q), len(marks) * (marks.shape[1] + 4), MEMORY):
+        totals += _by_steps(q[part], P, start, marks, decay, np.where(by_powers, 0, lengths))
+    squares = (marks**2).sum(1)
+    for k in np.flatnonzero(by_powers):
+        for x in q:
+            D, one, two = np.exp(-x), x[:, None] * marks, x**2 * squares
+            state = start * D, (start * D)[:, None] * one, start * D * two
+            totals[k] += _by_powers(P.T, D, one, two, decay, state, int(lengths[k]) - 1).sum()
+    return totals * TAU_STEP
+
+
+def _by_steps(q, P, start, marks, decay: float, lengths) -> np.ndarray:
+    """Sums of f2 over the states and over the rows of q, (n_tau, N), at each length; none at length 0."""
+    D, one, two = np.exp(-q), q[:, :, None] * marks, q**2 * (marks**2).sum(1)
+    f0 = start * D
+    f1, f2, totals = f0[:, :, None] * one, f0 * two, np.zeros(len(lengths))
+    for length in range(1, int(lengths.max()) + 1):
+        if length > 1:
+            g0, g1 = f0 @ P, decay * (P.T @ f1)
+            f2 = D * (f2 @ P + 2 * np.vecdot(one, g1) + two * g0)
+            f1 = D[:, :, None] * (g1 + one * g0[:, :, None])
+            f0 = D * g0
+        if length in lengths:
+            totals += np.where(lengths == length, f2.sum(), 0.0)
+    return totals
 
 
 def _by_powers(PT, D, one, two, decay, state, steps: int) -> np.ndarray:
