@@ -12,7 +12,7 @@ from lib.prompts.estimate import Estimate
 from lib.prompts.streams import stream
 from lib.tokens.covariances import sqrt_psd
 
-LONGER = 4  # times as many tokens, for a slope
+LONGER = 8  # times as many tokens, for a slope
 DRAWN = 64  # tokens of a prompt drawn from a layer
 
 
@@ -23,13 +23,13 @@ def stacks(*, dim: int, coupling: float, heads: int, depth: int, length: int, re
 
     Args:
         dim: dimension d. coupling: of every head. heads: in a layer. depth: layers. length: tokens L of a stack, and
-            four times as many. replicates: stacks. seed: of tokens and heads.
+            eight times as many. replicates: stacks. seed: of tokens and heads.
 
     Returns:
         A row a length and layer: length, layer, distance (mean squared, of the tokens, relative; a mean over stacks),
         apart (what it would be if the layers' errors, each as in the first, only added up).
-        measured: slope of the squared distance in L at the last layer, beside -1. near_miss: beside -4/5. control: beside
-        -1/2, of a distance that is not squared.
+        measured: slope of the squared distance in L at the last layer, beside -1. near_miss: beside -4/5. control:
+        beside -1/2, of a distance that is not squared.
     """
     found = np.array(
         [
@@ -38,17 +38,10 @@ def stacks(*, dim: int, coupling: float, heads: int, depth: int, length: int, re
         ]
     )  # (replicates, lengths, layers)
     slopes = np.log(found[:, 1] / found[:, 0]) / np.log(LONGER)
-    tables = [
-        pd.DataFrame(
-            {
-                "length": f"L = {n:,}",
-                "layer": np.arange(1, depth + 1),
-                "distance": mean,
-                "apart": mean[0] * np.arange(1, depth + 1),
-            }
-        )
-        for n, mean in zip((length, LONGER * length), found.mean(0), strict=True)
-    ]
+    layer, tables = np.arange(1, depth + 1), []
+    for n, mean in zip((length, LONGER * length), found.mean(0), strict=True):
+        columns = {"length": f"L = {n:,}", "layer": layer, "distance": mean, "apart": mean[0] * layer}
+        tables.append(pd.DataFrame(columns))
     sides = [Estimate.of_mean(slopes[:, -1] - law) for law in (-1.0, -0.5, -0.8)]
     return Comparison(pd.concat(tables, ignore_index=True), *sides[:2], near_miss=sides[2])
 

@@ -36,8 +36,8 @@ def fixed_coupling(*, dims: list[int], coupling: float) -> Comparison:
 
     Returns:
         A row a dimension: dimension, constant, law, typical.
-        measured: exact over (1 - 2 c)^{-d/2} d (1 + c / (1 - 2 c)), c the coupling. near_miss: over e^{s^2} (d + s^2) at
-        the typical query, s^2 = c d. control: over d.
+        measured: exact over (1 - 2 c)^{-d/2} d (1 + c / (1 - 2 c)), c the coupling. near_miss: over e^{s^2} (d + s^2)
+        at the typical query, s^2 = c d. control: over d.
     """
     d, found = np.array(dims, float), [_over_queries(n, coupling**0.5, HUGE) for n in dims]
     constant = HUGE * np.array([average.value for average in found])

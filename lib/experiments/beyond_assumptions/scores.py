@@ -18,7 +18,7 @@ DECADES = 4.0  # over which the local slope is taken
 
 
 def shifted(*, size: float, s: float, lengths: list[int], number_budget: int, seed: int) -> Comparison:
-    """Squared output errors on Gaussian tokens N(m, I), from prompts, against the exact curve, in which m plays no part.
+    """Squared output errors on Gaussian tokens N(m, I), from prompts and exact: m plays no part.
 
     Args:
         size: |m|. s: standard deviation of the scores. lengths: prompt lengths L. number_budget: random numbers a
