@@ -1,5 +1,7 @@
 """Prompts whose tokens depend on each other, against exact curves: what is their effective length?"""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
@@ -153,28 +155,32 @@ def exchangeable(*, share: float, s: float, lengths: list[int], number_budget: i
 
     Returns:
         A row a length: prompt, length, measured, low, high, exact, floor.
-        measured: the curve over the exact one. near_miss: over one that ends at c tr(V V') alone. control: over that of
+        measured: the curve over the exact one. near_miss: over one of a share larger by a fifth. control: over that of
         independent tokens.
     """
     query, U, V = generic_head(DIM, np.eye(DIM), s, seed)
-    target, inner = V @ U @ query, (1 - share) * np.eye(DIM)
+    target = V @ U @ query
 
     def draw(count, length, rng):
         topic = np.sqrt(share) * rng.standard_normal((count, 1, DIM))
         return topic + np.sqrt(1 - share) * rng.standard_normal((count, length, DIM))
 
     samples = _errors(draw, target, query, U, V, lengths, number_budget, lambda n: stream(seed, "topic", n))
-    own = output_error(inner, query, U, V, np.array(lengths))
-    means = np.array([mean_output(np.zeros(DIM), inner, query, U, V, length) for length in lengths])
-    limit, topic = V @ inner @ U @ query, share * (V**2).sum()
-    # E|A_L - target|^2 from E|A_L - limit|^2 by moving what it is measured from
-    moved = own + ((means - target) ** 2).sum(1) - ((means - limit) ** 2).sum(1)
+    exact, more = (_with_topic(c, query, U, V, lengths) for c in (share, 1.2 * share))
     independent = output_error(np.eye(DIM), query, U, V, np.array(lengths))
     curve = Curve.from_samples(samples, stream(seed, "topic", "bootstrap"))
-    columns = {"prompt": "with a topic", "length": lengths}
-    found = Comparison.of_curve(curve, topic + moved, independent, topic + own, **columns)
-    floor = topic + share**2 * (target @ target)
-    return Comparison(found.table.assign(floor=floor), found.measured, found.control, near_miss=found.near_miss)
+    found = Comparison.of_curve(curve, exact, independent, more, prompt="with a topic", length=lengths)
+    floor = share * (V**2).sum() + share**2 * (target @ target)
+    return replace(found, table=found.table.assign(floor=floor))
+
+
+def _with_topic(share: float, query, U, V, lengths) -> np.ndarray:
+    """The squared distance from the linear map: the topic's, and that of the other part of the tokens."""
+    inner, target = (1 - share) * np.eye(DIM), V @ U @ query
+    means = np.array([mean_output(np.zeros(DIM), inner, query, U, V, length) for length in lengths])
+    limit, own = V @ inner @ U @ query, output_error(inner, query, U, V, np.array(lengths))
+    # E|A_L - target|^2 from E|A_L - limit|^2 by moving what it is measured from
+    return share * (V**2).sum() + own + ((means - target) ** 2).sum(1) - ((means - limit) ** 2).sum(1)
 
 
 def long_memory(*, power: float, s: float, lengths: list[int], number_budget: int, seed: int) -> Comparison:
@@ -209,3 +215,8 @@ def long_memory(*, power: float, s: float, lengths: list[int], number_budget: in
     found = Comparison.of_curve(curve, leading[0], independent, leading[1], **columns)
     last = [side.at(slice(-1, None)) for side in (found.measured, found.control, found.near_miss)]
     return Comparison(found.table, *last[:2], near_miss=last[2])
+
+
+def together(*found: Comparison) -> pd.DataFrame:
+    """The tables of several comparisons as one, for a figure."""
+    return pd.concat([comparison.table for comparison in found], ignore_index=True)

@@ -103,5 +103,12 @@ def normalized(*, dim: int, s: float, depth: int, length: int, prompts: int, see
     return Comparison(shown, found.measured, found.control, near_miss=found.near_miss)
 
 
+def three_errors(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of :func:`normalized` with a row for each of three errors, for a figure: from, layer, error."""
+    names = {"measured": "prompts", "exact": "their list", "gaussian": "Gaussian"}
+    long = table.melt("layer", list(names), var_name="from", value_name="error")
+    return long.assign(**{"from": long["from"].map(names)})
+
+
 def _on_sphere(x: np.ndarray) -> np.ndarray:
     return x * np.sqrt(x.shape[-1]) / np.linalg.norm(x, axis=-1, keepdims=True)
