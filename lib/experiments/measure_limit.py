@@ -4,14 +4,15 @@ import numpy as np
 import pandas as pd
 
 from lib.experiments.settings import unit_measures
-from lib.finite_prompt import mean_output, score_deviation, softmax_functionals
+from lib.finite_prompt import coupling, mean_output, score_deviation, softmax_functionals
 from lib.notebook.comparison import Comparison
-from lib.prompts.batches import CACHE, MEMORY, affordable_prompts, batches
+from lib.prompts.attention import softmax_attention
+from lib.prompts.batches import CACHE, affordable_prompts, batches
 from lib.prompts.curve import Curve
 from lib.prompts.estimate import Estimate, Intervals
 from lib.prompts.online_softmax import SoftmaxAccumulator
 from lib.prompts.streams import stream
-from lib.tokens.covariances import covariance_fits, covariance_matrix, sqrt_psd
+from lib.tokens.covariances import covariance_fits, covariance_matrix
 from lib.tokens.families import Gaussian
 from lib.tokens.tilted_quadrature import tilted_mean_by_quadrature
 
@@ -190,10 +191,10 @@ def layers(*, dim: int, couplings: list[float], depth: int, length: int, replica
         fresh.
     """
     stacks = [
-        _stack(dim, coupling, depth, length, stream(seed, "layers", k)).assign(
-            replicate=k, coupling=f"coupling {coupling:g}"
+        _stack(dim, strength, depth, length, stream(seed, "layers", k)).assign(
+            replicate=k, coupling=f"coupling {strength:g}"
         )
-        for coupling in couplings
+        for strength in couplings
         for k in range(replicates)
     ]
     table = pd.concat(stacks, ignore_index=True)
@@ -202,15 +203,14 @@ def layers(*, dim: int, couplings: list[float], depth: int, length: int, replica
     return Comparison(table, measured, fresh, near_miss=stale)
 
 
-def _stack(dim: int, coupling: float, depth: int, length: int, rng) -> pd.DataFrame:
+def _stack(dim: int, strength: float, depth: int, length: int, rng) -> pd.DataFrame:
     rows, gamma, x = [], np.eye(dim), rng.standard_normal((length, dim))
     carried, other = np.cov(x.T), np.cov(rng.standard_normal((length, dim)).T)
     stale, first = carried, gamma
     for layer in range(1, depth + 1):
         U, V = rng.standard_normal((2, dim, dim)) / np.sqrt(dim)
-        root = sqrt_psd(gamma)
-        U *= np.sqrt(coupling / np.linalg.eigvalsh(root @ U.T @ gamma @ U @ root)[-1])
-        x = x + _self_attention(x, U, V)
+        U *= np.sqrt(strength / coupling(gamma, gamma, U))
+        x = x + softmax_attention(x, x, U, V)
         stale = _pushed(stale, U, V, first)
         gamma, carried, other = (_pushed(g, U, V) for g in (gamma, carried, other))
         empirical, centered, size = np.cov(x.T), x - x.mean(0), np.linalg.norm(gamma)
@@ -228,12 +228,6 @@ def _pushed(gamma: np.ndarray, U, V, seen: np.ndarray | None = None) -> np.ndarr
     """B Gamma B' with B = I + V Gamma U, or with another covariance in B that attention sees."""
     B = np.eye(len(gamma)) + V @ (gamma if seen is None else seen) @ U
     return B @ gamma @ B.T
-
-
-def _self_attention(x: np.ndarray, U, V) -> np.ndarray:
-    """Softmax attention of every token on all of them, a block of queries at a time."""
-    blocks = np.array_split(x, -(-len(x) // max(1, MEMORY // len(x))))
-    return np.concatenate([SoftmaxAccumulator(q @ U.T).update(x).mean for q in blocks]) @ V.T
 
 
 def _gaussian(covariance, dim: int, rng) -> Gaussian:

@@ -17,13 +17,13 @@ from math import prod
 import numpy as np
 from scipy.special import roots_gegenbauer
 
+from lib.finite_prompt.dependent import NODE_STEP, REACH
 from lib.finite_prompt.empirical import ScoredValues, TokensError, scored_error
+from lib.finite_prompt.one_query import check_head
 from lib.tokens.families import Gaussian, GaussianMixture, Rademacher, Sphere, Uniform
 from lib.tokens.heavy_tails import Laplace
 from lib.tokens.measure import TokenMeasure
 
-REACH = 9.5  # standard deviations on either side of a Gaussian, and of its tilts
-NODE_STEP = 0.4  # largest step in g; divided by s where scores are loud
 MOST_NODES = 2**20  # of a tensor rule
 SPHERE_NODES = 200  # and 8 for each unit of r |a|
 LEGENDRE_NODES = 24  # a coordinate
@@ -51,11 +51,7 @@ def measure_error(measure: TokenMeasure, query, U, V, length, *, target=None) ->
     Source: exact here, notebook 08.
     """
     query, U, V = (np.asarray(x, float) for x in (query, U, V))
-    if query.shape != (measure.dim,) or U.shape != 2 * query.shape or V.ndim != 2 or V.shape[1:] != query.shape:
-        raise ValueError(
-            f"tokens of dimension {measure.dim} need query (d,), U (d, d), V (k, d), received {query.shape}, "
-            f"{U.shape}, {V.shape}"
-        )
+    check_head("tokens", measure.dim, query, U, V)
     measure.log_mgf(U @ query)  # which says so where there is no limit
     return scored_error(scored_values(measure, U @ query, V), length, target)
 
@@ -104,19 +100,16 @@ def _(measure: GaussianMixture, tilt, V):
 @scored_values.register
 def _(measure: Sphere, tilt, V):
     size = float(np.linalg.norm(tilt))
-    direction = V @ (tilt / size) if size > 0 else np.zeros(len(V))
+    direction = V @ (tilt / size if size > 0 else np.eye(measure.dim)[0])
     # u has density (1 - u^2)^((d - 3) / 2): Gegenbauer's weight of index d/2 - 1, Chebyshev's in dimension two
     count = SPHERE_NODES + int(8 * measure.radius * size)
     if measure.dim == 2:
         u, weights = np.cos(np.pi * (np.arange(count) + 0.5) / count), np.full(count, 1.0 / count)
     else:
         u, weights = roots_gegenbauer(count, measure.dim / 2 - 1)
-    total = (V**2).sum()
-    across = (1 - u**2) * (total - direction @ direction) / (measure.dim - 1) if size > 0 else total / measure.dim
-    rest = measure.radius**2 * np.broadcast_to(across, count)
-    return ScoredValues(
-        measure.radius * size * u, weights / weights.sum(), measure.radius * u[:, None] * direction, rest
-    )
+    across = ((V**2).sum() - direction @ direction) / (measure.dim - 1)
+    x = measure.radius * u
+    return ScoredValues(size * x, weights / weights.sum(), x[:, None] * direction, (measure.radius**2 - x**2) * across)
 
 
 @functools.singledispatch

@@ -20,8 +20,8 @@ the recursion running over the nodes of a trapezoid rule for the scalar process.
 
 import numpy as np
 
-from lib.finite_prompt.empirical import tau_grid
-from lib.finite_prompt.one_query import checked, score_deviation
+from lib.finite_prompt.empirical import ScoredValues, tau_grid
+from lib.finite_prompt.one_query import check_head, checked, score_deviation
 from lib.finite_prompt.weight_moments import TAU_STEP
 from lib.prompts.batches import MEMORY, batches
 
@@ -52,25 +52,11 @@ def markov_output_error(states, transition, query, U, V, length, *, target=None)
     Cost: a few hundred values of tau, each log2(L) products of k + 2 matrices of size N, or L N^2 k if that is less.
     Source: exact here; derived in this module's first lines.
     """
-    states, P, query, U, V = (np.asarray(x, float) for x in (states, transition, query, U, V))
-    if states.ndim != 2 or P.shape != (len(states), len(states)):
-        raise ValueError(f"transition: expected shape (N, N) for states {states.shape}, received {P.shape}")
-    if not (np.isfinite(states).all() and np.all(P >= 0) and np.allclose(P.sum(1), 1, atol=1e-10)):
-        raise ValueError("states must be finite, and each row of the transition nonnegative with sum 1")
-    if query.shape != states.shape[1:] or U.shape != 2 * query.shape or V.shape[1:] != query.shape:
-        raise ValueError(
-            f"states of dimension {states.shape[1]} need query (d,), U (d, d), V (k, d), received {query.shape}, "
-            f"{U.shape}, {V.shape}"
-        )
-    start = stationary_law(P)
-    scores, values = states @ (U @ query), states @ V.T
-    scores = scores - scores.max()
-    tilted = start * np.exp(scores)
-    target = tilted @ values / tilted.sum() if target is None else np.asarray(target, float)
-    lengths = _checked_lengths(length)
-    seen = start > 0
-    tau = tau_grid(scores[seen], float(np.log(tilted.sum())), lengths.max())
-    found = _pair_sums(scores, P, start, values - target, 1.0, tau, lengths.ravel())
+    P, law = _chain(states, transition, query, U, V)
+    target = law.limit if target is None else np.asarray(target, float)
+    lengths, scores = _checked_lengths(length), law.scores - law.scores.max()
+    tau = tau_grid(scores[law.weights > 0], float(np.log(law.tilted.sum())), lengths.max())
+    found = _pair_sums(scores, P, law.weights, law.means - target, 1.0, tau, lengths.ravel())
     return found.reshape(lengths.shape)[()]
 
 
@@ -136,13 +122,22 @@ def markov_long_run_error(states, transition, query, U, V) -> float:
     With f that function of the state, pi the stationary law, W = (I - P + 1 pi')^{-1}: sum_j pi_j f_j . (2 W f - f)_j.
     Arguments as for :func:`markov_output_error`. Source: the central limit theorem of Markov chains.
     """
+    P, law = _chain(states, transition, query, U, V)
+    growth = np.exp(law.scores - law.scores.max())
+    f = (growth / law.tilted.sum())[:, None] * (law.means - law.limit)
+    summed = np.linalg.solve(np.eye(len(P)) - P + law.weights, f)
+    return float(law.weights @ np.vecdot(f, 2 * summed - f))
+
+
+def _chain(states, transition, query, U, V) -> tuple[np.ndarray, ScoredValues]:
+    """The transition matrix, and the stationary law as a head sees it, once everything fits."""
     states, P, query, U, V = (np.asarray(x, float) for x in (states, transition, query, U, V))
-    law = stationary_law(P)
-    growth = np.exp(states @ (U @ query) - (states @ (U @ query)).max())
-    values, tilted = states @ V.T, law * growth / (law @ growth)
-    f = (growth / (law @ growth))[:, None] * (values - tilted @ values)
-    summed = np.linalg.solve(np.eye(len(P)) - P + law, f)
-    return float(law @ np.vecdot(f, 2 * summed - f))
+    if states.ndim != 2 or P.shape != (len(states), len(states)):
+        raise ValueError(f"transition: expected shape (N, N) for states {states.shape}, received {P.shape}")
+    if not (np.isfinite(states).all() and np.all(P >= 0) and np.allclose(P.sum(1), 1, atol=1e-10)):
+        raise ValueError("states must be finite, and each row of the transition nonnegative with sum 1")
+    check_head("states", states.shape[1], query, U, V)
+    return P, ScoredValues(states @ (U @ query), stationary_law(P), states @ V.T)
 
 
 def stationary_law(transition) -> np.ndarray:

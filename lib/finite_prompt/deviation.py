@@ -38,11 +38,9 @@ def tokens_deviation(tokens, query, U, V, length, *, weights=None) -> Deviation:
         ValueError: as there, and if the linear map gives zero.
     """
     found = tokens_error(tokens, query, U, V, length, weights=weights)
-    tokens, shares = np.asarray(tokens, float), np.ones(len(tokens)) if weights is None else np.asarray(weights, float)
-    shares = shares / shares.sum()
-    mean = shares @ tokens
-    centered = tokens - mean
-    covariance = (shares[:, None] * centered).T @ centered
+    tokens = np.asarray(tokens, float)
+    mean = np.average(tokens, axis=0, weights=weights)
+    covariance = np.atleast_2d(np.cov(tokens.T, aweights=weights, ddof=0))
     return _parts(found, np.asarray(V) @ (mean + covariance @ np.asarray(U) @ query))
 
 
@@ -57,6 +55,5 @@ def _parts(found: TokensError, linear: np.ndarray) -> Deviation:
     if not size > 0:
         raise ValueError("the linear map gives zero at this query: nothing is relative to it")
     bias, nonlinear = found.mean - found.limit, found.limit - linear
-    fluctuation = np.maximum(found.squared_error - ((found.mean - found.target) ** 2).sum(-1), 0.0)
     squares = float(nonlinear @ nonlinear) / size
-    return Deviation(fluctuation / size, (bias**2).sum(-1) / size, squares, 2 * bias @ nonlinear / size)
+    return Deviation(found.fluctuation / size, (bias**2).sum(-1) / size, squares, 2 * bias @ nonlinear / size)

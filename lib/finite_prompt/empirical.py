@@ -98,12 +98,10 @@ def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> T
     Source: exact here; derived in this module's first lines.
     """
     tokens, query, U, V = (np.asarray(x, float) for x in (tokens, query, U, V))
-    lengths = np.atleast_1d(np.asarray(length, float))
     weights = _checked(tokens, query, U, V, weights)
     chosen = weights > 0
-    return scored_error(
-        ScoredValues(tokens[chosen] @ (U @ query), weights[chosen], tokens[chosen] @ V.T), lengths, target
-    )
+    law = ScoredValues(tokens[chosen] @ (U @ query), weights[chosen], tokens[chosen] @ V.T)
+    return scored_error(law, length, target)
 
 
 def scored_error(law: ScoredValues, length, target=None) -> TokensError:

@@ -210,6 +210,15 @@ def _outer(s, length):
     return _column(s, length), length
 
 
+def check_head(what: str, dim: int, query, U, V) -> None:
+    """Raise ValueError, naming all shapes, unless a single query and a head fit tokens of a dimension."""
+    if query.shape != (dim,) or U.shape != (dim, dim) or V.ndim != 2 or V.shape[1] != dim:
+        raise ValueError(
+            f"{what} of dimension {dim} need query (d,), U (d, d), V (k, d), received {query.shape}, {U.shape}, "
+            f"{V.shape}"
+        )
+
+
 def checked(covariance, query, U, V, length):
     """The arguments as arrays of floats, once their shapes fit."""
     covariance, query, U, V, length = (np.asarray(x, float) for x in (covariance, query, U, V, length))

@@ -22,9 +22,10 @@ def load_arrays(path: Path | str) -> dict[str, np.ndarray]:
     try:
         if not zipfile.is_zipfile(path):
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-            return {"": np.array(_small_enough(mapped.nbytes, mapped))}
+            _check_size(mapped.nbytes)
+            return {"": np.array(mapped)}
         with zipfile.ZipFile(path) as stored:
-            _small_enough(sum(member.file_size for member in stored.infolist()))
+            _check_size(sum(member.file_size for member in stored.infolist()))
         with np.load(path, allow_pickle=False) as arrays:
             return {name: np.asarray(arrays[name]) for name in arrays.files}
     except FileNotFoundError:
@@ -34,7 +35,6 @@ def load_arrays(path: Path | str) -> dict[str, np.ndarray]:
         raise ValueError(reason[0][:200]) from None
 
 
-def _small_enough(size: int, content=None):
+def _check_size(size: int) -> None:
     if size > LARGEST:
         raise ValueError(f"it unpacks to {size / 2**20:,.0f} MiB, at most {LARGEST >> 20} MiB are read")
-    return content

@@ -7,6 +7,7 @@ from statistics_checks import worst
 
 from lib.experiments import measure_limit
 from lib.experiments.settings import unit_measures
+from lib.prompts.attention import softmax_attention
 
 
 def test_every_formula_meets_its_quadrature():
@@ -90,9 +91,9 @@ def test_a_layer_pushes_the_covariance_forward():
     np.testing.assert_allclose(measure_limit._pushed(np.eye(3), U, V, seen=gamma), B @ B.T)
 
 
-def test_self_attention_in_blocks_is_plain_self_attention(monkeypatch):
+def test_self_attention_in_blocks_is_plain_self_attention():
     x, U, V = (np.random.default_rng(0).normal(size=shape) for shape in ((30, 4), (4, 4), (4, 4)))
     plain = softmax(x @ U @ x.T, axis=1) @ x @ V.T
     for at_once in (1, 60, 10**6):
-        monkeypatch.setattr(measure_limit, "MEMORY", at_once)
-        np.testing.assert_allclose(measure_limit._self_attention(x, U.T, V), plain, rtol=1e-10)
+        found = softmax_attention(x, x, U.T, V, max_block_bytes=8 * at_once)
+        np.testing.assert_allclose(found, plain, rtol=1e-10)

@@ -116,10 +116,9 @@ def boundary(*, lengths: list[int], dims: list[int], tolerance: float) -> Compar
     def gap(log_s, length, dim):
         return np.log(float(exact_deviation(np.exp(log_s), length, dim)) / tolerance)
 
-    rows = []
+    rows, ends = [], (np.log(0.02), np.log(20))
     for dim in dims:
         for length in lengths:
-            ends = np.log(0.02), np.log(20)
             crossed = gap(ends[0], length, dim) < 0 < gap(ends[1], length, dim)
             s = np.exp(brentq(gap, *ends, args=(length, dim), xtol=1e-4)) if crossed else np.nan
             rows.append({"dimension": dim, "length": length, "s": s})

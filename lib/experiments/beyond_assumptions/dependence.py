@@ -15,7 +15,7 @@ from lib.finite_prompt import (
     mean_output,
     output_error,
     sharp_constant,
-    tokens_output_error,
+    tokens_error,
 )
 from lib.finite_prompt.dependent import stationary_law
 from lib.notebook.comparison import Comparison
@@ -104,14 +104,12 @@ def markov(*, s: float, lengths: list[int], number_budget: int, seed: int) -> Co
             path[:, t] = np.minimum((steps[path[:, t - 1]] < rng.random((count, 1))).sum(1), STATES - 1)
         return states[path]
 
-    tilted = law * np.exp(states @ (U @ query))
-    target = tilted @ states @ V.T / tilted.sum()
-    samples = _errors(draw, target, query, U, V, lengths, number_budget, lambda n: stream(seed, "markov", n))
+    independent = tokens_error(states, query, U, V, lengths, weights=law)
+    samples = _errors(draw, independent.limit, query, U, V, lengths, number_budget, lambda n: stream(seed, "markov", n))
     exact = markov_output_error(states, P, query, U, V, lengths)
-    independent = tokens_output_error(states, query, U, V, lengths, weights=law)
     long = markov_long_run_error(states, P, query, U, V) / np.array(lengths)
     curve = Curve.from_samples(samples, stream(seed, "markov", "bootstrap"))
-    return Comparison.of_curve(curve, exact, independent, long, prompt="Markov", length=lengths)
+    return Comparison.of_curve(curve, exact, independent.squared_error, long, prompt="Markov", length=lengths)
 
 
 def effective_length(*, correlations: list[float], deviations: list[float], seed: int) -> Comparison:
@@ -215,8 +213,3 @@ def long_memory(*, power: float, s: float, lengths: list[int], number_budget: in
     found = Comparison.of_curve(curve, leading[0], independent, leading[1], **columns)
     last = [side.at(slice(-1, None)) for side in (found.measured, found.control, found.near_miss)]
     return Comparison(found.table, *last[:2], near_miss=last[2])
-
-
-def together(*found: Comparison) -> pd.DataFrame:
-    """The tables of several comparisons as one, for a figure."""
-    return pd.concat([comparison.table for comparison in found], ignore_index=True)

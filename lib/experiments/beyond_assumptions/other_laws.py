@@ -45,15 +45,41 @@ def own_limits(*, s: float, lengths: list[int], number_budget: int, seed: int) -
     query, U, V = generic_head(PLANE, np.eye(PLANE), s, seed)
     gaussian, found = output_error(np.eye(PLANE), query, U, V, np.array(lengths)), {}
     for name, measure in plane_measures().items():
-        samples = []
-        for length in lengths:
-            count = affordable_prompts(length, PLANE, number_budget, most=40_000)
-            samples.append(prompt_errors(measure, query, U, V, length, count, stream(seed, name, length))[:, 0])
         exact = measure_error(measure, query, U, V, lengths).squared_error
-        curve, equal = Curve.from_samples(samples, stream(seed, name, "bootstrap")), (V**2).sum() / np.array(lengths)
-        found[name] = Comparison.of_curve(curve, exact, equal, gaussian, tokens=name, length=lengths)
+        found[name] = prompts_against(
+            measure, query, U, V, exact, gaussian, lengths=lengths, number_budget=number_budget, most=40_000,
+            key=(seed, name), tokens=name,
+        )  # fmt: skip
     judged = Comparison.together({name: part for name, part in found.items() if name != "Laplace"})
-    return replace(judged, table=pd.concat([part.table for part in found.values()], ignore_index=True))
+    return replace(judged, table=Comparison.together(found).table)
+
+
+def prompts_against(
+    measure: TokenMeasure,
+    query,
+    U,
+    V,
+    exact,
+    nearly,
+    *,
+    lengths: list[int],
+    number_budget: int,
+    most: int,
+    key,
+    **columns,
+) -> Comparison:
+    """Squared output errors on prompts of a measure with covariance I, over an exact curve, a near one, equal weights.
+
+    Args:
+        exact, nearly: errors, shape (n_lengths,). number_budget: random numbers a length, for at most so many prompts.
+        key: of the random streams. columns: of the table, before ``length``.
+    """
+    samples = []
+    for length in lengths:
+        count = affordable_prompts(length, measure.dim, number_budget, most)
+        samples.append(prompt_errors(measure, query, U, V, length, count, stream(*key, length))[:, 0])
+    curve, equal = Curve.from_samples(samples, stream(*key, "bootstrap")), (V**2).sum() / np.array(lengths)
+    return Comparison.of_curve(curve, exact, equal, nearly, **columns, length=lengths)
 
 
 def causes(*, s: float, lengths: list[float], seed: int) -> Comparison:
@@ -107,8 +133,8 @@ def _crossing(measure: TokenMeasure, a: np.ndarray) -> float:
     unit, lengths = np.eye(PLANE), np.unique(np.round(np.geomspace(1, LONGEST, 150)))
     errors = measure_error(measure, a, unit, unit, lengths).squared_error  # all lengths cost as much as one
     excess = np.log(errors / ((measure.tilted_mean(a) - a) ** 2).sum())
-    found = [root for root in CubicSpline(np.log(lengths), excess).roots(extrapolate=False) if np.isreal(root)]
-    return float(np.exp(found[-1])) if found else np.nan
+    found = CubicSpline(np.log(lengths), excess).roots(extrapolate=False)
+    return float(np.exp(found[-1])) if len(found) else np.nan
 
 
 def elliptical(*, dim: int, sizes: list[float], length: int, number_budget: int, seed: int) -> Comparison:
@@ -133,9 +159,8 @@ def elliptical(*, dim: int, sizes: list[float], length: int, number_budget: int,
     for name, measure in {"sphere": Sphere(dim, dim**0.5), "two sizes": two}.items():
         along = _along(measure, tilts, length, number_budget, stream(seed, name))
         curve = Curve.from_samples(list(along.T), stream(seed, name, "bootstrap"))
-        exact, larger = _factors(measure, sizes, length), _factors(measure, sizes, length)
-        if name == "sphere":
-            larger = _factors(Sphere(dim + 1, (dim + 1) ** 0.5), sizes, length)
+        exact = _factors(measure, sizes, length)
+        larger = _factors(Sphere(dim + 1, (dim + 1) ** 0.5), sizes, length) if name == "sphere" else exact
         columns = {"tokens": name, "s": sizes, "limit": _factors(measure, sizes, LONGEST)}
         found[name] = Comparison.of_curve(curve, exact, np.ones(len(sizes)), larger, **columns)
     return Comparison.together(found)

@@ -3,12 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from lib.experiments.beyond_assumptions.other_laws import prompts_against
 from lib.experiments.settings import generic_head
-from lib.finite_prompt import output_error, softmax_functionals
+from lib.finite_prompt import local_slope, output_error, softmax_functionals
 from lib.notebook.comparison import Comparison
-from lib.prompts.batches import affordable_prompts
-from lib.prompts.curve import Curve
-from lib.prompts.errors import prompt_errors
 from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.tokens.families import Gaussian
@@ -32,14 +30,11 @@ def shifted(*, size: float, s: float, lengths: list[int], number_budget: int, se
     gamma, mean = np.eye(DIM), stream(seed, "mean").standard_normal(DIM)
     mean *= size / np.linalg.norm(mean)
     query, U, V = generic_head(DIM, gamma, s, seed)
-    samples = []
-    for length in lengths:
-        count = affordable_prompts(length, DIM, number_budget, most=20_000)
-        rng = stream(seed, "shifted", length)
-        samples.append(prompt_errors(Gaussian(mean, gamma), query, U, V, length, count, rng)[:, 0])
     exact, moments = (output_error(g, query, U, V, np.array(lengths)) for g in (gamma, gamma + np.outer(mean, mean)))
-    curve, equal = Curve.from_samples(samples, stream(seed, "shifted", "bootstrap")), (V**2).sum() / np.array(lengths)
-    return Comparison.of_curve(curve, exact, equal, moments, tokens=f"|m| = {size:g}", length=lengths)
+    return prompts_against(
+        Gaussian(mean, gamma), query, U, V, exact, moments, lengths=lengths, number_budget=number_budget, most=20_000,
+        key=(seed, "shifted"), tokens=f"|m| = {size:g}",
+    )  # fmt: skip
 
 
 def growing(*, rates: list[float], longest: float) -> Comparison:
@@ -60,7 +55,7 @@ def growing(*, rates: list[float], longest: float) -> Comparison:
     rows = []
     for c in rates:
         eta = [float(softmax_functionals(c * np.sqrt(np.log(n)), n).inverse_participation) for n in lengths]
-        slope = np.log(eta[1] / eta[0]) / np.log(lengths[1] / lengths[0])
+        slope = -local_slope(lengths, eta)[0]
         exponent = c**2 - 1 if c < 0.5**0.5 else -(max(2**0.5 - c, 0.0) ** 2)
         rows.append({"rate": c, "slope": slope, "exponent": exponent, "typical": c**2 - 1})
     table = pd.DataFrame(rows)

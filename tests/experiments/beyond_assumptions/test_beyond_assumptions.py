@@ -5,6 +5,7 @@ import pytest
 
 from lib.experiments.beyond_assumptions import dependence, depth, dimensions, other_laws, scores
 from lib.finite_prompt import measure_error, output_error
+from lib.notebook.comparison import Comparison
 from lib.tokens.families import Rademacher
 
 LENGTHS = [8, 64]
@@ -81,7 +82,7 @@ def test_a_long_memory_falls_by_its_power():
     found = dependence.long_memory(power=0.5, s=0.5, lengths=[256, 1024], number_budget=2_000_000, seed=0)
     assert abs(found.measured.mean[0] - 1) < 0.3
     assert found.table["exact"].iloc[0] / found.table["exact"].iloc[1] == pytest.approx(2, rel=0.1)
-    assert dependence.together(found, found).shape[0] == 4
+    assert Comparison.together({"one": found, "other": found}).table.shape[0] == 4
 
 
 def test_dimension():
@@ -96,7 +97,7 @@ def test_dimension():
 
 def test_a_stack_of_limits_is_reached_as_the_prompt_grows():
     """The mean slope of forty stacks within 0.5 of -1: five standard errors."""
-    found = depth.stacks(dim=4, coupling=0.1, heads=2, depth=3, length=32, replicates=40, seed=0)
+    found = depth.stacks(dim=4, strength=0.1, heads=2, depth=3, length=32, replicates=40, seed=0)
     assert abs(found.measured.value) < 0.5
     assert (found.table["distance"] > 0).all() and found.table["layer"].max() == 3
 
