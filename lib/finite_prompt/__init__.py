@@ -3,6 +3,7 @@
     weight_moments  the two functions of (s, L) that decide the error of softmax weights, and every other moment of them
     one_query       output and gradient errors at one query, sharp constants, the mean output, an exact sampler
     over_queries    the same averaged over Gaussian queries, the coupling and the rate exponent
+    sign_pair       two heads of opposite sign, and what they cancel
     needed_length   how many tokens a tolerance needs, and the tolerance that a prompt length reaches
     drift           how far the output moves when the prompt grows
     head_file       attention heads from a file
@@ -52,6 +53,7 @@ from lib.finite_prompt.over_queries import (
     slopes_over_decades,
 )
 from lib.finite_prompt.score_law import Average
+from lib.finite_prompt.sign_pair import pair_functionals, pair_output_error, pair_sharp_constant
 from lib.finite_prompt.weight_moments import SoftmaxFunctionals, expected_products, softmax_functionals
 
 __all__ = [
@@ -78,6 +80,9 @@ __all__ = [
     "measure_error",
     "output_drift",
     "output_error",
+    "pair_functionals",
+    "pair_output_error",
+    "pair_sharp_constant",
     "prompt_length_for",
     "rate_exponent",
     "sample_outputs",

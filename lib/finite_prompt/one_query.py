@@ -6,12 +6,20 @@ across them, each a function of the standard deviation of the scores ``s = sqrt(
 geometry of the head. Everything here is exact in any dimension; notebook 02 derives it.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 from scipy.special import softmax
 
-from lib.finite_prompt.weight_moments import H2_MINUS_1, ONE, H, expected_products, softmax_functionals
+from lib.finite_prompt.weight_moments import (
+    H2_MINUS_1,
+    ONE,
+    H,
+    SoftmaxFunctionals,
+    expected_products,
+    softmax_functionals,
+)
 from lib.prompts.batches import batches
 from lib.tokens.covariances import sqrt_psd
 
@@ -60,9 +68,14 @@ def output_error(covariance, query, U, V, length) -> np.ndarray:
 
     Cost: about 0.5 ms a query, for all lengths. Source: exact here (notebook 02); the rate is the paper's Prop. 3.1.
     """
+    return error_of_weights(softmax_functionals, covariance, query, U, V, length)
+
+
+def error_of_weights(functionals: Callable[..., SoftmaxFunctionals], covariance, query, U, V, length) -> np.ndarray:
+    """:func:`output_error` of other weights: the two functions of (s, L) that decide it, times the head's geometry."""
     covariance, query, U, V, length = checked(covariance, query, U, V, length)
     s, along, total = _geometry(covariance, query, U, V)
-    w = softmax_functionals(*_outer(s, length))
+    w = functionals(*_outer(s, length))
     along, total = (_column(x, length) for x in (along, total))
     return w.squared_error * along + w.inverse_participation * (total - along)
 

@@ -26,7 +26,7 @@ from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 
 DIM = 3  # of the tokens: nothing depends on it but the geometry of the head
-STATES, STICKY = 12, 0.6  # of the Markov chain, and the probability by which a state is kept
+STATES, STICKY = 12, 0.85  # of the Markov chain, and the probability by which a state is kept
 JUDGED = -0.5, 0.5  # correlations at which the law of long prompts is judged
 LONG = 100_000  # tokens, where the law of long prompts is held against the exact error
 

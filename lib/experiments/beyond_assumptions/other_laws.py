@@ -21,6 +21,7 @@ from lib.tokens.measure import TokenMeasure
 
 PLANE = 2  # the dimension in which every law has a quick rule
 FOURTH_CUMULANT = {"Rademacher": -2.0, "uniform": -1.2, "Laplace": 3.0}  # of a coordinate of variance one
+ACROSS = 2.0, 1.0  # a direction that is no axis and does not have its coordinates alike
 LONGEST = 1e15
 
 
@@ -99,23 +100,21 @@ def causes(*, s: float, lengths: list[float], seed: int) -> Comparison:
     return Comparison(pd.concat(rows, ignore_index=True))
 
 
-def crossing(*, sizes: list[float], seed: int) -> Comparison:
+def crossing(*, sizes: list[float]) -> Comparison:
     """The prompt length at which the error of finite prompts equals the nonlinearity of the limit, by size of the tilt.
 
     For independent coordinates of variance 1 and fourth cumulant k, and V the identity, the limit leaves the linear map
     by k a_j^3 / 6 a coordinate, so that for quiet queries L = 36 d / (k^2 sum_j a_j^6).
 
     Args:
-        sizes: |a|, from small to large. seed: of the direction.
+        sizes: |a|, from small to large, along ACROSS.
 
     Returns:
         A row a law and size: tokens, size, length (nan where there is none from 1 to 1e15), law, alike.
         measured: length over law at the smallest size, for each law. near_miss: over that of directions all alike, with
         |a|^6 / d^2 for the sum. control: over 36 d / (k^2 sum_j a_j^4).
     """
-    direction = stream(seed, "direction").standard_normal(PLANE)
-    direction /= np.linalg.norm(direction)
-    rows = []
+    rows, direction = [], np.array(ACROSS) / np.linalg.norm(ACROSS)
     for name, measure in plane_measures().items():
         if name not in FOURTH_CUMULANT:  # its coordinates depend on each other
             continue
