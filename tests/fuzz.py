@@ -68,7 +68,7 @@ TINY = {  # beside the quick preset: what costs time
         number_budget=40_000, growth_lengths=[100, 1000], growth_prompts=4, correlations=[-0.5, 0.5],
         chart_correlations=[0.0], chart_deviations=[0.5], memory_lengths=[64], dimension_list=[1, 4],
         query_dimensions=[4, 64], stack_length=16, stack_runs=4, layer_prompts=200, crossing_sizes=[0.1, 0.4],
-        prompt_lengths=[8, 32],
+        prompt_lengths=[8, 32], pair_scales=[0.1, 0.4],
     ),
 }  # fmt: skip
 COSTLY = re.compile(  # of a name and its type: the largest values ask for days

@@ -9,6 +9,7 @@
     head_file       attention heads from a file
     empirical       independent tokens of any law: a list of tokens with weights
     any_measure     independent tokens of a measure, Gaussian or not
+    coordinate_law  those with independent coordinates, by their moments
     deviation       the distance from the linear map, split into its causes
     dependent       Markov and AR(1) prompts
 

@@ -17,6 +17,7 @@ that the trapezoid rule converges exponentially.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -77,6 +78,27 @@ class ScoredValues:
         """The infinite-prompt attention, shape (k,)."""
         return self.tilted @ self.means / self.tilted.sum()
 
+    def tau_grid(self, longest: float) -> np.ndarray:
+        """tau from where the integrand of a prompt of that length begins to where that of a single token ends."""
+        return tau_grid(self.scores - self.scores.max(), float(np.log(self.tilted.sum())), longest)
+
+    def transforms(self, target: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, ...]:
+        """log phi, E[q c e^{-q}], E[q^2 |c|^2 e^{-q}] and E[q^2 e^{-q}], c = value - target, on a grid of tau.
+
+        Each of shape (n,), the second (n, k); the largest score is taken as zero.
+        """
+        scores = self.scores - self.scores.max()  # nothing overflows
+        return _transforms(scores, self.means - target, self.variances, self.weights, tau)
+
+
+class Law(Protocol):
+    """What a head sees of a law of independent tokens: :class:`ScoredValues`, or what answers as it does."""
+
+    limit: np.ndarray
+
+    def tau_grid(self, longest: float) -> np.ndarray: ...
+    def transforms(self, target: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, ...]: ...
+
 
 def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> TokensError:
     """Softmax attention on prompts of independent draws from a list of tokens, exactly, at every prompt length.
@@ -101,21 +123,19 @@ def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> T
     weights = _checked(tokens, query, U, V, weights)
     chosen = weights > 0
     law = ScoredValues(tokens[chosen] @ (U @ query), weights[chosen], tokens[chosen] @ V.T)
-    return scored_error(law, length, target)
+    return error_of(law, length, target)
 
 
-def scored_error(law: ScoredValues, length, target=None) -> TokensError:
+def error_of(law: Law, length, target=None) -> TokensError:
     """What prompts of independent tokens of a law do, at each prompt length: see :func:`tokens_error`."""
     lengths = np.atleast_1d(np.asarray(length, float))
     if not np.all((lengths >= 1) & (lengths <= LARGEST_LENGTH) & (lengths == np.floor(lengths))):
         raise ValueError(f"prompt length must be whole and between 1 and {LARGEST_LENGTH:g}, received {length}")
-    scores = law.scores - law.scores.max()  # the largest is 0: nothing overflows
     limit = law.limit
     target = limit if target is None else np.asarray(target, float)
     if target.shape != limit.shape:
         raise ValueError(f"target: expected shape {limit.shape}, the rows of V, received {target.shape}")
-    tau = tau_grid(scores, float(np.log(law.tilted.sum())), float(lengths.max()))
-    log_phi, first, second, plain = _transforms(scores, law.means - target, law.variances, law.weights, tau)
+    log_phi, first, second, plain = law.transforms(target, law.tau_grid(float(lengths.max())))
     L = lengths[:, None]
     with np.errstate(under="ignore"):
         one = L * np.exp((L - 1) * log_phi) * TAU_STEP

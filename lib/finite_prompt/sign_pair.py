@@ -47,7 +47,8 @@ def pair_functionals(s, length) -> SoftmaxFunctionals:
     Raises:
         ValueError: if an argument is out of its range.
 
-    Cost: about 5 ms for each distinct s up to 2, for a few lengths; a second at 12. Source: exact here; derived in this module's first lines.
+    Cost: about 5 ms for each distinct s up to 2 and a few lengths, a second at s = 12. Source: exact here; derived in
+    this module's first lines.
     """
     s, length = np.broadcast_arrays(np.asarray(s, float), np.asarray(length, float))
     if not np.all((s >= 0) & (s <= LARGEST_S)):

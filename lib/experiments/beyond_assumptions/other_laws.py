@@ -19,7 +19,7 @@ from lib.tokens.families import GaussianMixture, Sphere
 from lib.tokens.heavy_tails import Laplace, StudentT
 from lib.tokens.measure import TokenMeasure
 
-PLANE = 2  # the dimension in which every law has a quick rule
+PLANE = 2  # dimension of the tokens: nothing depends on it, and a direction is two numbers
 FOURTH_CUMULANT = {"Rademacher": -2.0, "uniform": -1.2, "Laplace": 3.0}  # of a coordinate of variance one
 ACROSS = 2.0, 1.0  # a direction that is no axis and does not have its coordinates alike
 LONGEST = 1e15

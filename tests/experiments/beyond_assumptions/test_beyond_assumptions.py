@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
-from lib.experiments.beyond_assumptions import dependence, depth, dimensions, other_laws, scores
-from lib.finite_prompt import measure_error, output_error
+from lib.experiments.beyond_assumptions import dependence, depth, dimensions, other_laws, pairs, scores
+from lib.experiments.settings import regression
+from lib.finite_prompt import mean_output_error, measure_error, output_error
 from lib.notebook.comparison import Comparison
+from lib.prompts.streams import stream
 from lib.tokens.families import Rademacher
 
 LENGTHS = [8, 64]
@@ -44,7 +47,7 @@ def test_the_causes_add_up_and_only_the_nonlinearity_stays():
 
 
 def test_at_the_crossing_both_errors_are_alike():
-    assert holds(other_laws.crossing(sizes=[0.1, 0.8], seed=0), 0.05)
+    assert holds(other_laws.crossing(sizes=[0.1, 0.8]), 0.05)
     a, tokens = np.array([0.5, 0.6]), Rademacher(2)
     length = other_laws._crossing(tokens, a)
     around = measure_error(tokens, a, np.eye(2), np.eye(2), [np.floor(length), np.ceil(length)]).squared_error
@@ -95,20 +98,48 @@ def test_dimension():
     assert table["temperature √d"] == pytest.approx(exact, rel=0.1)
 
 
+@pytest.mark.parametrize(("dim", "u", "length"), [(1, 0.3, 30), (2, 0.6, 1e3), (5, 0.45, 1e15), (64, 0.1, 1e5)])
+def test_isotropic_averages_over_queries_are_those_of_any_matrices(dim, u, length):
+    unit = np.eye(dim)
+    exact = mean_output_error(unit, unit, u * unit, unit, length, rtol=1e-9)
+    assert dimensions.over_queries(dim, u, length) == pytest.approx(float(exact.value), rel=1e-8)
+
+
+def test_heads_in_pairs():
+    """The pair's risks from 4000 prompts a scale, within a simultaneous band: false-alarm rate 5 %, seeded."""
+    law = pairs.law(deviations=[0.3, 1.2], lengths=[10, 1000], seed=0)
+    assert holds(law, 1e-6) and ((law.table["ratio"] > 0) & (law.table["ratio"] < 1)).all()
+    found = pairs.risks(scales=[0.05, 0.4], length=20, number_budget=500_000, seed=0)
+    low, high = found.measured.simultaneous()
+    assert (low < 1).all() and (high > 1).all() and (found.near_miss.simultaneous()[1] < 0.9).any()
+    assert found.near_miss.mean[1] > 1.02 * found.control.mean[1]  # two heads that err apart are better than one
+    risk = found.table.set_index(["heads", "scale"])["exact"]
+    problem = regression("isotropic", pairs.DIM, pairs.NOISE)
+    for u in (0.05, 0.4):  # the best gain of one head, found by search, gives the risk of the closed form
+        best = minimize_scalar(lambda b, u=u: problem.softmax_risk(u * np.eye(pairs.DIM), b, 20).value)
+        assert risk["one head", u] == pytest.approx(best.fun, rel=1e-6)
+    assert risk["sign pair", 0.05] == pytest.approx(found.table["quiet"].iloc[0], rel=1e-3)
+
+
 def test_a_stack_of_limits_is_reached_as_the_prompt_grows():
     """The mean slope of forty stacks within 0.5 of -1: five standard errors."""
     found = depth.stacks(dim=4, strength=0.1, heads=2, depth=3, length=32, replicates=40, seed=0)
     assert abs(found.measured.value) < 0.5
     assert (found.table["distance"] > 0).all() and found.table["layer"].max() == 3
+    for k in range(3):  # the map of every layer, not of the first alone, is reached: within ten times 4 d / L
+        assert depth._distances(4, 0.1, 2, 3, 2000, stream(0, "long", k))[-1] < 3e-3
 
 
 def test_normalized_layers():
     found = depth.normalized(dim=8, s=1.5, depth=2, length=256, prompts=4000, seed=0)
     assert holds(found, 0.2)
     assert len(depth.three_errors(found.table)) == 6
+    x = depth._on_sphere(stream(0, "x").standard_normal((5, 8)))
+    assert np.allclose((x**2).sum(-1), 8)
 
 
 def test_growing_scores_freeze_at_the_root_of_two():
-    found = scores.growing(rates=[0.3, 1.0, 1.6], longest=1e40)
-    assert found.table["exponent"].to_list() == pytest.approx([-0.91, -((2**0.5 - 1) ** 2), 0.0])
+    found = scores.growing(rates=[0.3, 0.85, 1.0, 1.6], longest=1e40)
+    exponents = [-0.91, -((2**0.5 - 0.85) ** 2), -((2**0.5 - 1) ** 2), 0.0]
+    assert found.table["exponent"].to_list() == pytest.approx(exponents)
     assert np.abs(found.measured.values).max() < 0.06 < np.abs(found.near_miss.values).max()
