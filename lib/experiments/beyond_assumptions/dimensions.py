@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import gammaln
 
-from lib.finite_prompt import output_error
+from lib.finite_prompt import softmax_functionals
 from lib.finite_prompt.needed_length import length_for, length_law
 from lib.finite_prompt.weight_table import weights_excess
 from lib.notebook.comparison import Comparison
@@ -98,4 +98,6 @@ def over_queries(dim: int, u: float, length: float) -> float:
 
 
 def _at_score(dim: int, s: float, length: float) -> float:
-    return float(output_error(np.eye(dim), s * np.eye(dim)[0], np.eye(dim), np.eye(dim), length))
+    """:func:`lib.finite_prompt.output_error` on isotropic tokens at a query of this score deviation, V the identity."""
+    w = softmax_functionals(s, length)
+    return float(w.squared_error + w.inverse_participation * (dim - 1))
