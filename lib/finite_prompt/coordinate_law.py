@@ -23,7 +23,7 @@ from math import factorial, inf, log, pi
 import numpy as np
 from scipy.special import gammaln, loggamma, polygamma
 
-from lib.finite_prompt.weight_moments import TAU_STEP
+from lib.finite_prompt.empirical import BEYOND, NEGLIGIBLE, tau_grid
 from lib.prompts.batches import MEMORY, batches
 from lib.tokens.families import Rademacher, Uniform
 from lib.tokens.heavy_tails import Laplace
@@ -32,7 +32,6 @@ from lib.tokens.measure import TokenMeasure
 LARGEST_S = 12.0  # deviation of the scores
 LOUDEST = 64.0  # the furthest line to the right: e^{-q} < 1e-16 from q = 37 on
 NEAR = 2.5  # lines this many standard deviations apart leave at most e^{NEAR^2 / 8} = 2.2 times the least
-NEGLIGIBLE = 37.0  # e^-37 = 1e-16
 SMALL_TERMS = 75.0  # as fine as keeps a term of order t from entering one of order t^2 at t = 1e-15
 SERIES = 0.03  # sinh(u) / u and its slopes by their series below it, to 1e-14
 TAIL = 30.0  # Gamma(z) < 1e-17 of its largest value from |Im z| = 30 + 7 sqrt(|Re z|) on
@@ -50,7 +49,8 @@ class CoordinateLaw:
     def __init__(self, measure: TokenMeasure, tilt: np.ndarray, V: np.ndarray):
         self._measure, self._tilt, self._V = measure, tilt, V
         self._end = largest_power(measure, tilt)  # moments E e^{theta s} exist for |theta| below it
-        if not (s := np.sqrt(self._curvature(0.0))) <= LARGEST_S:
+        self._variance = self._curvature(0.0)  # of the score
+        if not (s := np.sqrt(self._variance)) <= LARGEST_S:
             raise ValueError(
                 f"scores of deviation up to {LARGEST_S:g} are exact for independent coordinates, received {s:g}; give "
                 "samples to tokens_error"
@@ -59,13 +59,12 @@ class CoordinateLaw:
 
     def tau_grid(self, longest: float) -> np.ndarray:
         """tau from where the longest prompt's integrand begins to where that of a single token ends."""
-        low, high = -(np.log(longest) + self._cumulant(1.0)) - NEGLIGIBLE, 4.0
-        lines = self._lines(2)
+        lines, lowest = self._lines(2), 0.0
         lines = lines[lines > 0]
         size = gammaln(2 + lines) + self._cumulant(-lines)
-        while (size - lines * high).min() > -NEGLIGIBLE:
-            high += 1.0
-        return low + TAU_STEP * np.arange(int(np.ceil((high - low) / TAU_STEP)) + 1)
+        while (size - lines * (BEYOND - lowest)).min() > -NEGLIGIBLE:
+            lowest -= 1.0
+        return tau_grid(lowest, self._cumulant(1.0), longest)
 
     def transforms(self, target: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, ...]:
         """log phi, E[q c e^{-q}], E[q^2 |c|^2 e^{-q}] and E[q^2 e^{-q}] on the grid of tau; the second (n, k)."""
@@ -78,7 +77,9 @@ class CoordinateLaw:
             c = rho @ self._V.T - target
             return np.stack([(c**2).sum(1) + (second - rho**2) @ squares, np.ones(len(c))], 1)
 
-        first = self._along(tau, 1, centered, vanishing=True)[0] + off * self._along(tau, 1, _one)[0]
+        first = self._along(tau, 1, centered, vanishing=True)[0]
+        if off.any():
+            first = first + off * self._along(tau, 1, _one)[0]
         second, plain = self._along(tau, 2, square)[0].T
         phi, less_one = (x.squeeze() for x in self._along(tau, 0, _one, vanishing=True))
         log_phi = np.where(less_one, np.log1p(np.where(less_one, phi, 0.0)), np.log(np.maximum(phi, 1e-300)))
@@ -106,8 +107,9 @@ class CoordinateLaw:
             part = self._on_line(tau[here], power, line, n, values)
             for j in range(1 if vanishing else 0, n):
                 theta = float(power + j)
-                term = np.exp(theta * tau[here] + self._cumulant(theta)) * (-1) ** j / factorial(j)
-                part += term[:, None] * self._at(np.array([theta]), values)
+                cumulant, *ratios = self._moments(np.array([theta]))
+                term = np.exp(theta * tau[here] + cumulant) * (-1) ** j / factorial(j)
+                part += term[:, None] * values(*ratios)
             if found is None:
                 found = np.empty((len(tau), part.shape[1]))
             found[here] = part
@@ -115,24 +117,25 @@ class CoordinateLaw:
 
     def _on_line(self, tau, power: int, line: float, n: int, values: Callable) -> np.ndarray:
         to_pole = min(power + line + n, 1 - power - line - n) if n else power + line
-        spread = max(self._curvature(0.0), self._curvature(line))  # beside it the integrand grows like e^{spread x^2/2}
+        spread = max(self._variance, self._curvature(line))  # beside it the integrand grows like e^{spread x^2/2}
         digits = SMALL_TERMS if n else NEGLIGIBLE + 3
         aside = min(0.8 * to_pole, 0.8 * (self._end - abs(line)), np.sqrt(2 * digits / max(spread, 1e-300)), 1.0)
         step = 2 * pi * aside / (digits + spread * aside**2 / 2)
         y = np.arange(0.0, TAIL + 7 * np.sqrt(max(power + line, 0.0)), step)
         z, result, log_size = line + 1j * y, 0.0, gammaln(power + line) + self._cumulant(-line)
         for part in batches(len(y), 8 * (len(tau) + len(self._tilt)), MEMORY):
-            logs = loggamma(power + z[part]) + self._cumulant(-z[part]) - log_size
+            cumulants, *ratios = self._moments(-z[part])
+            logs = loggamma(power + z[part]) + cumulants - log_size
             weights = np.exp(logs) * (step / pi) * np.where(y[part] == 0, 0.5, 1.0)
             turn = np.exp(-1j * np.outer(tau, y[part]))
-            result = result + (turn @ (weights[:, None] * self._at(-z[part], values))).real
+            result = result + (turn @ (weights[:, None] * values(*ratios))).real
         return np.exp(log_size - line * tau)[:, None] * result
 
     def _lines(self, power: int) -> np.ndarray:
         """Where the lines may run: between poles of Gamma and inside the strip where moments exist, so near each other
         that one of them is near the saddle of every t."""
         edge = min(self._end - min(0.2, self._end / 10), LOUDEST)
-        lines, first = [], 0.5 / max(1.0, np.sqrt(self._curvature(0.0)))
+        lines, first = [], 0.5 / max(1.0, np.sqrt(self._variance))
         low, high = max(-power + first, -edge), edge
         while low < high:
             lines.append(low)
@@ -156,20 +159,28 @@ class CoordinateLaw:
 
     def _cumulant(self, theta) -> np.ndarray:
         """log E e^{theta s}."""
-        return coordinate_moments(self._measure, np.multiply.outer(theta, self._tilt))[0].sum(-1)
+        return self._moments(theta)[0]
 
-    def _at(self, theta: np.ndarray, values: Callable) -> np.ndarray:
-        return values(*coordinate_moments(self._measure, np.multiply.outer(theta, self._tilt))[1:])
+    def _moments(self, theta) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """log E e^{theta s}, and the ratios m' / m and m'' / m of each coordinate at theta a, shape (..., d)."""
+        logs, rho, second = coordinate_moments(self._measure, np.multiply.outer(theta, self._tilt))
+        return logs.sum(-1), rho, second
 
 
 def _one(rho, _) -> np.ndarray:
     return np.ones((len(rho), 1))
 
 
+@functools.singledispatch
 def largest_power(measure: TokenMeasure, tilt: np.ndarray) -> float:
     """The theta below which E e^{theta s} exists, s = tilt . X: infinite for bounded coordinates."""
-    largest = np.abs(tilt).max(initial=0.0)
-    return 1 / (measure.scale * largest) if isinstance(measure, Laplace) and largest > 0 else inf
+    return inf
+
+
+@largest_power.register
+def _(measure: Laplace, tilt):
+    largest = np.abs(tilt).max()
+    return 1 / (measure.scale * largest) if largest > 0 else inf
 
 
 @functools.singledispatch

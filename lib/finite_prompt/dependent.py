@@ -20,7 +20,7 @@ the recursion running over the nodes of a trapezoid rule for the scalar process.
 
 import numpy as np
 
-from lib.finite_prompt.empirical import ScoredValues, tau_grid
+from lib.finite_prompt.empirical import ScoredValues, checked_lengths, tau_grid
 from lib.finite_prompt.one_query import check_head, checked, score_deviation
 from lib.finite_prompt.weight_moments import TAU_STEP
 from lib.prompts.batches import MEMORY, batches
@@ -54,8 +54,8 @@ def markov_output_error(states, transition, query, U, V, length, *, target=None)
     """
     P, law = _chain(states, transition, query, U, V)
     target = law.limit if target is None else np.asarray(target, float)
-    lengths, scores = _checked_lengths(length), law.scores - law.scores.max()
-    tau = tau_grid(scores[law.weights > 0], float(np.log(law.tilted.sum())), lengths.max())
+    lengths, scores = checked_lengths(length, LONGEST_PROMPT), law.scores - law.scores.max()
+    tau = tau_grid(scores[law.weights > 0].min(), float(np.log(law.tilted.sum())), lengths.max())
     found = _pair_sums(scores, P, law.weights, law.means - target, 1.0, tau, lengths.ravel())
     return found.reshape(lengths.shape)[()]
 
@@ -79,7 +79,7 @@ def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.
     covariance, query, U, V, _ = checked(covariance, query, U, V, 1)
     if not -1 < correlation < 1:
         raise ValueError(f"correlation must be strictly between -1 and 1, received {correlation:g}")
-    lengths = _checked_lengths(length)
+    lengths = checked_lengths(length, LONGEST_PROMPT)
     s, total = float(score_deviation(covariance, query, U)), float(np.trace(V @ covariance @ V.T))
     along = float(((query @ U.T @ covariance @ V.T) ** 2).sum()) / s**2 if s > 0 else 0.0
     width = np.sqrt(1 - correlation**2)
@@ -87,7 +87,7 @@ def ar1_output_error(covariance, correlation: float, query, U, V, length) -> np.
     g = np.arange(-REACH, 2 * s + REACH + step, step)
     P = np.exp(-((g - correlation * g[:, None]) ** 2) / (2 * width**2)) * step / (width * np.sqrt(2 * np.pi))
     start = np.exp(-(g**2) / 2) * step / np.sqrt(2 * np.pi)
-    tau = tau_grid(s * g, s**2 / 2, lengths.max())
+    tau = tau_grid(s * g[0], s**2 / 2, lengths.max())
     zeta = _pair_sums(s * g, P, start, (g - s)[:, None], 1.0, tau, lengths.ravel())
     eta = _pair_sums(s * g, P, start, np.ones((len(g), 1)), correlation, tau, lengths.ravel())
     return (zeta * along + eta * (total - along)).reshape(lengths.shape)[()]
@@ -231,10 +231,3 @@ def _by_powers(PT, D, one, two, decay, state, steps: int) -> np.ndarray:
             A1 = r * (A0 @ A1) + A1 @ A0
             A0, r = A0 @ A0, r * r
     return f2
-
-
-def _checked_lengths(length) -> np.ndarray:
-    lengths = np.asarray(length, float)
-    if not np.all((lengths >= 1) & (lengths <= LONGEST_PROMPT) & (lengths == np.floor(lengths))):
-        raise ValueError(f"prompt length must be whole and between 1 and {LONGEST_PROMPT:,}, received {length}")
-    return lengths

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lib.finite_prompt.weight_moments import TAU_STEP
+from lib.finite_prompt.weight_moments import TAU_STEP, log_of
 from lib.prompts.batches import MEMORY, batches
 
 LARGEST_LENGTH = 1e15
@@ -80,7 +80,8 @@ class ScoredValues:
 
     def tau_grid(self, longest: float) -> np.ndarray:
         """tau from where the integrand of a prompt of that length begins to where that of a single token ends."""
-        return tau_grid(self.scores - self.scores.max(), float(np.log(self.tilted.sum())), longest)
+        lowest = self.scores.min() - self.scores.max()
+        return tau_grid(lowest, float(np.log(self.tilted.sum())), longest)
 
     def transforms(self, target: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, ...]:
         """log phi, E[q c e^{-q}], E[q^2 |c|^2 e^{-q}] and E[q^2 e^{-q}], c = value - target, on a grid of tau.
@@ -128,10 +129,7 @@ def tokens_error(tokens, query, U, V, length, *, weights=None, target=None) -> T
 
 def error_of(law: Law, length, target=None) -> TokensError:
     """What prompts of independent tokens of a law do, at each prompt length: see :func:`tokens_error`."""
-    lengths = np.atleast_1d(np.asarray(length, float))
-    if not np.all((lengths >= 1) & (lengths <= LARGEST_LENGTH) & (lengths == np.floor(lengths))):
-        raise ValueError(f"prompt length must be whole and between 1 and {LARGEST_LENGTH:g}, received {length}")
-    limit = law.limit
+    lengths, limit = np.atleast_1d(checked_lengths(length, LARGEST_LENGTH)), law.limit
     target = limit if target is None else np.asarray(target, float)
     if target.shape != limit.shape:
         raise ValueError(f"target: expected shape {limit.shape}, the rows of V, received {target.shape}")
@@ -154,10 +152,23 @@ def tokens_output_error(tokens, query, U, V, length, *, weights=None, target=Non
     return found.squared_error.reshape(np.shape(length))
 
 
-def tau_grid(scores: np.ndarray, log_mean: float, longest: float) -> np.ndarray:
-    """tau from where the longest prompt's integrand begins to where that of a single token ends."""
+def checked_lengths(length, largest: float) -> np.ndarray:
+    """Prompt lengths as floats, of the shape given. Raises ValueError unless all are whole, from 1 to the largest."""
+    lengths = np.asarray(length, float)
+    if not np.all((lengths >= 1) & (lengths <= largest) & (lengths == np.floor(lengths))):
+        shown = f"{largest:,}" if largest < 1e9 else f"{largest:g}"
+        raise ValueError(f"prompt length must be whole and between 1 and {shown}, received {length}")
+    return lengths
+
+
+def tau_grid(lowest: float, log_mean: float, longest: float) -> np.ndarray:
+    """tau from where the longest prompt's integrand begins to where that of a single token ends.
+
+    Args:
+        lowest: the lowest score that counts. log_mean: log E e^s. longest: prompt length.
+    """
     low = -(np.log(longest) + log_mean) - NEGLIGIBLE
-    high = BEYOND - scores.min()
+    high = BEYOND - lowest
     return low + TAU_STEP * np.arange(int(np.ceil((high - low) / TAU_STEP)) + 1)
 
 
@@ -175,9 +186,7 @@ def _transforms(scores, centered, variances, weights, tau) -> tuple[np.ndarray, 
             kernel = q * decay
             first[part], seconds[part] = kernel @ weighted, (q * kernel) @ squares
             absent[part], present[part] = -np.expm1(-q) @ weights, decay @ weights
-    with np.errstate(divide="ignore"):
-        log_phi = np.where(absent < 0.5, np.log1p(-np.minimum(absent, 0.5)), np.log(np.maximum(present, 1e-300)))
-    return log_phi, first, *seconds.T
+    return log_of(present, absent), first, *seconds.T
 
 
 def _checked(tokens, query, U, V, weights) -> np.ndarray:

@@ -23,14 +23,14 @@ from math import log, pi, sqrt
 
 import numpy as np
 
+from lib.finite_prompt.dependent import NODE_STEP, REACH
+from lib.finite_prompt.empirical import LARGEST_LENGTH, NEGLIGIBLE, checked_lengths
 from lib.finite_prompt.one_query import checked, error_of_weights, score_deviation
-from lib.finite_prompt.weight_moments import SoftmaxFunctionals, softmax_functionals
+from lib.finite_prompt.weight_moments import SoftmaxFunctionals, log_of, softmax_functionals
 
-NODE_STEP, REACH = 0.4, 9.5  # of the trapezoid rule for the scores
-TAU_STEP = 0.28  # of those in tau and upsilon: their errors are about exp(-pi^2 / TAU_STEP) = 5e-16
-LARGEST_S, LARGEST_LENGTH = 12.0, 1e15
+TAU_STEP = 0.28  # of the trapezoid rules in tau and upsilon: their errors are about exp(-pi^2 / TAU_STEP) = 5e-16
+LARGEST_S = 12.0
 QUIET = 1e-3  # below this s both functions are taken in proportion to s^2, right to s^2 relatively
-NEGLIGIBLE = 37.0  # to the left of its peak the integrand falls like e^tau, to 1e-16
 
 
 def pair_functionals(s, length) -> SoftmaxFunctionals:
@@ -53,8 +53,7 @@ def pair_functionals(s, length) -> SoftmaxFunctionals:
     s, length = np.broadcast_arrays(np.asarray(s, float), np.asarray(length, float))
     if not np.all((s >= 0) & (s <= LARGEST_S)):
         raise ValueError(f"s must be between 0 and {LARGEST_S:g} for a pair of heads, received {s}")
-    if not np.all((length >= 1) & (length <= LARGEST_LENGTH) & (length == np.floor(length))):
-        raise ValueError(f"prompt length must be whole and between 1 and {LARGEST_LENGTH:g}, received {length}")
+    checked_lengths(length, LARGEST_LENGTH)
     loud = np.maximum(s, QUIET)
     one, cross = softmax_functionals(loud, length), np.empty((2, *s.shape))
     for value in np.unique(loud):
@@ -108,8 +107,7 @@ def _cross_moments(s: float, lengths: np.ndarray) -> np.ndarray:
 
     alone = absent @ density
     away = alone[:, None] + alone - pairs(absent, absent)  # 1 - phi, accurate where phi is close to 1
-    present = np.maximum(pairs(decay, decay), 1e-300)
-    log_phi = np.where(away < 0.5, np.log1p(-np.minimum(away, 0.5)), np.log(present))
+    log_phi = log_of(pairs(decay, decay), away)
     shared, shared_centered = pairs(plain, plain), pairs(plain, plain, g**2 - s**2)
     apart = pairs(plain, decay, g - s) * pairs(decay, plain, g + s)
     found = np.empty((2, len(lengths)))

@@ -154,8 +154,7 @@ class Transforms:
         self._weights: dict = {}
         self._blocks: dict = {}
         absent = self._expect(-np.expm1(-self._q), ONE)  # 1 - phi, accurate where phi is close to 1
-        phi = np.maximum(self._expect(np.exp(-self._q), ONE), 1e-300)
-        self.log_phi = np.where(absent < 0.5, np.log1p(-np.minimum(absent, 0.5)), np.log(phi))
+        self.log_phi = log_of(self._expect(np.exp(-self._q), ONE), absent)
 
     def _expect(self, kernel: np.ndarray, f: tuple[float, ...]) -> np.ndarray:
         """E[kernel(q) f(g)] on the grid of tau."""
@@ -175,6 +174,11 @@ class Transforms:
                 plain = np.where(self.tau < -(self.s**2), small, plain)
             self._blocks[key] = plain
         return self._blocks[key]
+
+
+def log_of(phi: np.ndarray, absent: np.ndarray) -> np.ndarray:
+    """log phi, from phi and from 1 - phi where phi is close to 1: either is accurate where the other is not."""
+    return np.where(absent < 0.5, np.log1p(-np.minimum(absent, 0.5)), np.log(np.maximum(phi, 1e-300)))
 
 
 @lru_cache

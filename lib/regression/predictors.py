@@ -65,12 +65,29 @@ def risks_on_prompts(
 
     Cost: n_prompts * length * (d + 1) random numbers, in blocks of bounded memory.
     """
+    losses = losses_on_prompts(problem, length, n_prompts, rng, predictors, measure)
+    return {name: Estimate.of_losses(each) for name, each in losses.items()}
+
+
+def losses_on_prompts(
+    problem: InContextRegression,
+    length: int,
+    n_prompts: int,
+    rng,
+    predictors: dict[str, Predictor],
+    measure=None,
+    at_once: int = NUMBERS_IN_MEMORY,
+) -> dict[str, np.ndarray]:
+    """Losses (prediction - w . x_q)^2 / 2 of each prompt, by name, shape (n_prompts,) each.
+
+    Arguments and cost as for :func:`risks_on_prompts`. at_once: random numbers drawn at a time.
+    """
     losses = {name: [] for name in predictors}
-    for part in batches(n_prompts, int(length) * (problem.dimension + 1), NUMBERS_IN_MEMORY):
+    for part in batches(n_prompts, int(length) * (problem.dimension + 1), at_once):
         tokens, query, target = problem.sample(part.stop - part.start, length, rng, measure)
         for name, predict in predictors.items():
             losses[name].append((predict(tokens, query) - target) ** 2 / 2)
-    return {name: Estimate.of_losses(np.concatenate(parts)) for name, parts in losses.items()}
+    return {name: np.concatenate(parts) for name, parts in losses.items()}
 
 
 def ridge_risk(

@@ -17,16 +17,17 @@ from lib.finite_prompt import (
     softmax_functionals,
 )
 from lib.notebook.comparison import Comparison
-from lib.prompts.batches import affordable_prompts, batches
+from lib.prompts.batches import MEMORY, affordable_prompts
 from lib.prompts.curve import Curve
 from lib.prompts.estimate import Intervals
 from lib.prompts.streams import stream
 from lib.regression import best_linear, softmax_head
+from lib.regression.predictors import Predictor, losses_on_prompts
 
 DIM, NOISE = 5, 0.3  # of the tokens, and standard deviation of the labels' noise
 HUGE = 1e15  # prompt length, at which L times the error has reached its constant
+KINDS = "one head", "sign pair"
 QUERY_NODES, RARE = 16, 1e-12  # of Gauss' rule for |x|^2 of a query, and a weight too small to count
-HEADS = {"one head": softmax_functionals, "sign pair": pair_functionals}
 
 
 def law(*, deviations: list[float], lengths: list[float], seed: int) -> Comparison:
@@ -67,12 +68,15 @@ def risks(*, scales: list[float], length: int, number_budget: int, seed: int) ->
     """
     problem, found = regression("isotropic", DIM, NOISE), {}
     quiet = float(problem.linear_risk(*best_linear(problem, length - 1), length - 1))
-    for name, functionals in HEADS.items():
+    count = affordable_prompts(length, DIM + 1, number_budget, most=10**5)
+    moments = [{name: _moments(functionals, u, length) for name, functionals in HEADS.items()} for u in scales]
+    for name in KINDS:
         losses, exact = [], []  # exact: of the head, of one head, of two that are independent, at the same gain
-        for u in scales:
-            own, *others = (_moments(f, u, length) for f in (functionals, softmax_functionals, _as_if_independent))
-            losses.append(_losses(problem, name, u, own.gain, length, number_budget, stream(seed, name, u)))
-            exact.append([moments.risk(own.gain) for moments in (own, *others)])
+        for u, at in zip(scales, moments, strict=True):
+            gain, rng = at[name].gain, stream(seed, name, u)
+            predictors = {name: _predictor(name, u, gain)}
+            losses.append(losses_on_prompts(problem, length, count, rng, predictors, at_once=MEMORY)[name])
+            exact.append([at[kind].risk(gain) for kind in (name, "one head", "independent")])
         curve = Curve.from_samples(losses, stream(seed, name, "bootstrap"))
         found[name] = Comparison.of_curve(curve, *np.transpose(exact), heads=name, scale=scales)
     table = Comparison.together(found).table.assign(quiet=quiet)
@@ -111,13 +115,12 @@ def _as_if_independent(s, length) -> SoftmaxFunctionals:
     return SoftmaxFunctionals(one.inverse_participation / 2, (one.squared_error + bias) / 2)
 
 
-def _losses(problem, name, u, gain, length, number_budget, rng) -> np.ndarray:
-    """Of each prompt, (prediction - w . x_q)^2 / 2."""
-    A, rows = u * np.eye(DIM), []
-    signs = (1, -1) if name == "sign pair" else (1,)
-    heads = [softmax_head(sign * A, sign * gain / len(signs)) for sign in signs]
-    count = affordable_prompts(length, DIM + 1, number_budget, most=10**5)
-    for part in batches(count, length * (DIM + 1)):
-        tokens, query, target = problem.sample(part.stop - part.start, length, rng)
-        rows.append((sum(predict(tokens, query) for predict in heads) - target) ** 2 / 2)
-    return np.concatenate(rows)
+HEADS = {"one head": softmax_functionals, "sign pair": pair_functionals, "independent": _as_if_independent}
+
+
+def _predictor(name: str, u: float, gain: float) -> Predictor:
+    A = u * np.eye(DIM)
+    if name == "one head":
+        return softmax_head(A, gain)
+    heads = softmax_head(A, gain / 2), softmax_head(-A, -gain / 2)
+    return lambda tokens, query: sum(predict(tokens, query) for predict in heads)

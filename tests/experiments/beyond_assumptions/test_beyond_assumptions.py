@@ -98,7 +98,9 @@ def test_dimension():
     assert table["temperature √d"] == pytest.approx(exact, rel=0.1)
 
 
-@pytest.mark.parametrize(("dim", "u", "length"), [(1, 0.3, 30), (2, 0.6, 1e3), (5, 0.45, 1e15), (64, 0.1, 1e5), (1, 1.0, 1e5)])
+@pytest.mark.parametrize(
+    ("dim", "u", "length"), [(1, 0.3, 30), (2, 0.6, 1e3), (5, 0.45, 1e15), (64, 0.1, 1e5), (1, 1.0, 1e5)]
+)
 def test_isotropic_averages_over_queries_are_those_of_any_matrices(dim, u, length):
     unit = np.eye(dim)
     exact = mean_output_error(unit, unit, u * unit, unit, length, rtol=1e-9)
