@@ -19,7 +19,8 @@ except ImportError as error:
 
 EPILOG = """\
 A parameter has the value of the last of these that names it: the notebook's default, the preset's file, --params,
---set. A file name in a value (.npy, .npz) is relative to the parameters file. RUN is a folder, or its name in DIR.
+--set. A file name in a value (.npy, .npz) is relative to the parameters file, in --set to where you are. RUN is a
+folder, or its name in DIR.
 Exit code: 0 all executed and every claim stands; 1 a notebook failed, a claim FAILs (with the paper preset: or is
 INCONCLUSIVE), or a result differs from the reference; 2 bad usage or parameters; 130, 143 interrupted.
 """

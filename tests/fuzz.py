@@ -46,6 +46,7 @@ TINY = {  # beside the quick preset: what costs time
     "04": dict(
         dimension=2, covariances=["toeplitz(0.5)"], prompt_budget=40_000, sgd_steps=8, sgd_batch=4, sgd_seeds=2,
         shift_prompts=200, risk_lengths=[10, 100], experiment_lengths=[10], critical_dimensions=[1, 3],
+        driver_steps=4, driver_starts=2,
     ),
     "05": dict(
         number_budget=40_000, coordinates=400, kernel_draws=1000, split_draws=2, split_length=64, projection_prompts=16,

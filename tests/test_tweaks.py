@@ -81,7 +81,7 @@ def test_what_is_odd_but_legal_is_answered(number, tweak):
 def test_a_step_that_another_parameter_makes_too_large_is_named():
     end = run(TASKS["04"], {"experiment_correlation": 0.99}, 60)
     assert end.how == "refused" and "sgd_step_size: at most half the stable step" in end.said, end
-    assert "received 0.01, allowed for this covariance are steps up to 3.6e-05" in end.said
+    assert "received 0.05, allowed for this covariance are steps up to 0.00018" in end.said
 
 
 def test_where_every_length_rounds_to_one_nothing_has_frozen():

@@ -169,3 +169,14 @@ def test_the_random_covariance_is_that_of_its_seed():
         setting.tasks(covariances=[], dim=3, noise_std=0.3, seed=seed)["random"].covariance for seed in (1, 1, 2)
     )
     assert (one == same).all() and abs(one - other).max() > 0.05
+
+
+def test_below_a_head_from_the_driver_start_lies_the_best_one():
+    problem = InContextRegression(np.diag([1.0, 2.0]), 0.3, 0.5)
+    training_of = {"length": 8, "step_size": 0.1, "n_steps": 300, "starts": 3, "batch": 16, "seed": 0}
+    found = training.from_driver_start(problem=problem, **training_of)
+    assert (found.table.groupby("run")["reads"].last() == "y").any()
+    assert found.measured.estimate((0.995, 1.005)).low > 0.995 and found.measured.estimate((0.995, 1.005)).high < 1.005
+    star = problem.risk_and_gradient("softmax", *problem.optimum(), 8)[0]
+    assert found.control.values == pytest.approx(found.measured.values * found.table["best"].iloc[0] / star, rel=5e-3)
+    assert found.control.high.max() < 0.95 and found.near_miss.high.max() < 0.995

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.experiments.anisotropic_regression.infinite_flow import learned
+from lib.experiments.training_stability.random_starts import random_starts
 from lib.notebook.comparison import Comparison
 from lib.prompts.estimate import Intervals
 from lib.regression.best_heads import best_linear, best_softmax
@@ -12,7 +13,7 @@ from lib.regression.head import BlockHead
 from lib.regression.hessian import softmax_hessian
 from lib.regression.task import InContextRegression
 
-TRAINED = 1e-8  # norm of the gradient at which a flow has ended
+TRAINED = 1e-8  # norm of the gradient, in units of the task variance, at which a flow has ended
 
 
 def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[int], alpha: float) -> Comparison:
@@ -24,8 +25,8 @@ def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[i
         alpha: size of the balanced start, from the identity.
 
     Returns:
-        A row a flow: data, attention, length, risk, ``time`` until the gradient is below 1e-8, coupling (of the queries
-        at the trained head).
+        A row a flow: data, attention, length, risk, ``time`` until the gradient is below 1e-8 task variances, coupling
+        (of the queries at the trained head).
 
         Two parts, at every length: "softmax", the distance of the final head from the best one of its length, relative
         to the norm of that (its table: length, distance, error, curvature, the smallest of the Hessian), its near miss
@@ -37,7 +38,12 @@ def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[i
     """
     flows = {
         (data, attention, length): gradient_flow(
-            problem, attention, problem.balanced_init(alpha), np.inf, length=length, gradient_tolerance=TRAINED
+            problem,
+            attention,
+            problem.balanced_init(alpha),
+            np.inf,
+            length=length,
+            gradient_tolerance=TRAINED * problem.task_variance,
         )
         for data, problem in problems.items()
         for attention in ("softmax", "linear")
@@ -56,11 +62,44 @@ def end_of_training(*, problems: dict[str, InContextRegression], lengths: list[i
     return Comparison(pd.DataFrame(rows), parts=parts)
 
 
+def from_driver_start(
+    *,
+    problem: InContextRegression,
+    length: int,
+    step_size: float,
+    n_steps: int,
+    starts: int,
+    batch: int,
+    seed: int,
+) -> Comparison:
+    """Softmax SGD of Q, K, V, O from PyTorch's default, as in the authors' driver, and the minima below its heads.
+
+    Args:
+        problem, length, step_size, n_steps, starts, batch, seed: as for
+            :func:`lib.experiments.training_stability.random_starts.random_starts`.
+
+    Returns:
+        The table of random_starts. measured: exact risks of the minima below the heads that read out y, over that of
+        the best head in block form, where the balanced flow ends. near miss: over that of the best head with one token
+        less. control: over that of the infinite prompt's optimum.
+    """
+    found = random_starts(
+        problem=problem, length=length, step_size=step_size, n_steps=n_steps, starts=starts, batch=batch, seed=seed
+    )
+    best, star = (
+        problem.risk_and_gradient("softmax", *head, length)[0]
+        for head in (best_softmax(problem, length), problem.optimum())
+    )
+    minima = found["y"].measured
+    control = Intervals(*(end * best / star for end in (minima.values, minima.low, minima.high)))
+    return Comparison(found.table, minima, control, near_miss=found["y"].near_miss)
+
+
 def _from_the_best(problem: InContextRegression, flows: dict[int, Flow]) -> Comparison:
     best = {length: best_softmax(problem, length) for length in flows}
     curvature = [np.linalg.eigvalsh(softmax_hessian(problem, best[length], length))[0] for length in flows]
     norms = np.array([head.norm() for head in best.values()])
-    error = TRAINED / np.array(curvature) / norms
+    error = TRAINED * problem.task_variance / np.array(curvature) / norms
 
     def distances(heads: list[BlockHead]) -> np.ndarray:
         return np.array([flow.end.distance(head) for flow, head in zip(flows.values(), heads, strict=True)]) / norms
@@ -80,7 +119,7 @@ def _over_closed_form(problem: InContextRegression, flows: dict[int, Flow]) -> C
     ends = np.stack([learned(problem, *flow.end) for flow in flows.values()])
     closed = np.stack([learned(problem, *best_linear(problem, length)) for length in flows])
     # In b omega_i the risk is quadratic, of curvature sigma_w^2 gamma_i^3 / closed, and its slope is dR/domega_i / b.
-    error = TRAINED * closed / (b * gamma**2 * problem.task_variance)
+    error = TRAINED * closed / (b * gamma**2)
     nearly, without_labels = gamma / (gamma + variance / length), 1 / (1 + 1 / length)
     sides = (Intervals.exact(ends / form, np.ravel(error / form)) for form in (closed, without_labels, nearly))
     measured, control, near_miss = sides

@@ -8,6 +8,7 @@ over_queries  averaged over queries, where the coupling decides
 drift         how far an output moves while its prompt grows
 causal        causal self-attention, whose position is a prompt length
 own_token     its exact error: the query is one of the tokens
-heads         what the theory says of heads from a file, and the rounding errors of low precision
+heads         what the theory says of heads from a file, and prompts with their covariance
+rounding      the rounding errors of low precision
 few_shot      how many examples an in-context regression needs
 """

@@ -1,11 +1,12 @@
 """Heads from a file: what the theory says of each, and the rounding errors of low precision."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
-from lib.experiments.prompt_length import heads
-from lib.finite_prompt import prompt_length_for, tolerance_reached
+from lib.experiments.prompt_length import heads, rounding
+from lib.finite_prompt import output_error, prompt_length_for, tolerance_reached
 from lib.finite_prompt.head_file import example_heads, heads_from_arrays
 
 D, HEADS = 7, 2
@@ -43,7 +44,7 @@ def test_a_context_that_doubles_moves_the_output_by_less_than_both_errors_and_mo
 
 def test_rounding_is_far_below_the_deviation_and_ordered():
     layer = example_heads(0, dim=8, gains=(1.0,))
-    table = heads.rounding(heads=layer, lengths=[32, 256], n_queries=8, seed=0).table
+    table = rounding.rounding(heads=layer, lengths=[32, 256], n_queries=8, seed=0).table
     errors = table.set_index(["length", "precision"])["rounding"]
     for length in (32, 256):
         assert 1e-9 < errors[length, "float32"] < 1e-4 < errors[length, "bfloat16"] < 0.05
@@ -55,13 +56,14 @@ def test_rounding_is_far_below_the_deviation_and_ordered():
 
 def test_float64_rounds_nothing():
     precisions, layer = {"same": torch.float64}, example_heads(0, dim=8, gains=(1.0,))
-    errors = heads.rounding_errors(layer, 0, length=16, n_queries=4, seed=0, precisions=precisions)
+    draw = rounding.tokens_and_queries(layer, length=16, n_queries=4, seed=0)
+    errors = rounding.rounding_errors(layer, 0, *draw, precisions=precisions)
     assert np.all(errors["same"] == 0)
 
 
 def test_rounding_at_the_needed_length_and_inputs_that_are_too_coarse():
     layer = example_heads(3, dim=8, gains=(0.7, 1.0))
-    found = heads.rounding_at_needed_length(heads=layer, tolerance=0.2, n_queries=16, seed=0)
+    found = rounding.rounding_at_needed_length(heads=layer, tolerance=0.2, n_queries=16, seed=0)
     expected = [
         prompt_length_for(layer.covariance, layer.query_covariance, U, V, 0.2)
         for U, V in zip(layer.U, layer.V, strict=True)
@@ -75,17 +77,53 @@ def test_rounding_at_the_needed_length_and_inputs_that_are_too_coarse():
 def test_the_predicted_rounding_of_a_simple_head():
     """U = lambda I and V = I on white tokens: r^2 (1 + 1), of the query and of the output."""
     head = heads_from_arrays(Gamma=np.eye(4), U=0.3 * np.eye(4), V=np.eye(4))
-    found = heads.predicted_rounding(head, 0, unit=2**-8)
+    found = rounding.predicted_rounding(head, 0, unit=2**-8)
     r = 2**-8 / (2 * np.sqrt(np.log(4)))
     assert (found.query, found.output) == pytest.approx((r, r))
     assert found.total == pytest.approx(np.sqrt(2) * r)
 
 
-def test_the_chart_puts_each_quantity_of_the_first_heads_below_the_other():
-    layer = example_heads(0, dim=4, gains=(0.5, 1.0))
-    table = heads.rounding(heads=layer, lengths=[8, 32], n_queries=4, seed=0).table
-    chart = heads.chart(table)
-    assert set(chart["what"]) == {"finite prompt", "float32", "bfloat16"} and len(chart) == 2 * 3 * 2
-    assert set(heads.chart(table, most=1)["head"]) == {"head 0"}
-    exact = chart[(chart["head"] == "head 1") & (chart["what"] == "finite prompt")]
-    assert exact["value"].is_monotonic_decreasing
+def test_the_figure_shows_every_head_one_by_one_or_as_a_map():
+    gains = (0.5, 1.0, 2.0, 0.7, 0.8, 0.9, 1.1)
+    for count in (1, 5, 6, 7):
+        layer = example_heads(0, dim=4, gains=gains[:count])
+        table = rounding.rounding(heads=layer, lengths=[8, 32], n_queries=4, seed=0).table
+        axes = rounding.rounding_figure(table).axes
+        if count <= 6:
+            assert [axis.get_title() for axis in axes] == [f"head {k}" for k in range(count)]
+            assert all(len(axis.lines) == 3 for axis in axes)  # the finite prompt and two precisions
+        else:
+            assert [label.get_text() for label in axes[0].get_yticklabels()] == [f"head {k}" for k in range(count)]
+            exact = table.drop_duplicates(["head", "length"])["deviation"].min()
+            assert f"{exact:.2g}" in {text.get_text() for text in axes[0].texts}
+        plt.close("all")
+
+
+def test_every_head_sees_the_same_prompts_and_long_ones_are_left_out(monkeypatch):
+    layer = example_heads(0, dim=4, gains=(1.0, 1.0))
+    twice = heads_from_arrays(Gamma=layer.covariance, U=layer.U[[0, 0]], V=layer.V[[0, 0]])
+    table = rounding.rounding(heads=twice, lengths=[8, 32], n_queries=4, seed=0).table
+    first, second = (table[table["head"] == f"head {k}"].drop(columns="head").reset_index(drop=True) for k in range(2))
+    assert first.equals(second)
+    monkeypatch.setattr(rounding, "NUMBERS_DRAWN", 4 * 31)
+    assert set(rounding.rounding(heads=twice, lengths=[8, 32], n_queries=4, seed=0).table["length"]) == {8}
+
+
+def test_heads_on_prompts_of_their_covariance(layer):
+    found = heads.on_prompts(heads=layer, length=16, n_queries=4, number_budget=10**6, most=2000, seed=0)
+    assert found.measured.estimate((0.9, 1.1)).low > 0.9 and found.measured.estimate((0.9, 1.1)).high < 1.1
+    assert found.near_miss.estimate((0.9, 1.1)).low > 1.1 and found.control.estimate((0.9, 1.1)).low > 2
+    lengths = np.array([16.0, 24.0, 64.0])
+    z = np.ones((1, D)) / 4
+    _, limit, exact = heads._exact(layer, layer.U[1], layer.V[1], z, lengths)
+    expected = output_error(GAMMA, z[0], layer.U[1], layer.V[1], lengths)
+    assert exact[:, 0] == pytest.approx(expected) and limit[0] == pytest.approx(layer.V[1] @ GAMMA @ layer.U[1] @ z[0])
+
+
+def test_loud_heads_are_shown_and_not_judged(layer):
+    loud = heads_from_arrays(Gamma=GAMMA, U=np.stack([layer.U[0], 1e3 * layer.U[0]]), V=layer.V)
+    draw = {"length": 16, "n_queries": 4, "number_budget": 10**4, "most": 100, "seed": 0}
+    found = heads.on_prompts(heads=loud, **draw)
+    assert len(found.table) == 2 and len(found.measured.mean) == 1 and heads.quietest(loud) < heads.LOUDEST
+    alone = heads_from_arrays(Gamma=GAMMA, U=1e3 * layer.U[0], V=layer.V[0])
+    assert heads.quietest(alone) > heads.LOUDEST and len(heads.on_prompts(heads=alone, **draw).measured.mean) == 1
