@@ -4,9 +4,10 @@ The measure is the relative root-mean-square deviation of the output from its li
 
     deviation(L) = sqrt( E|T_L - T|^2 / E|T - V m|^2 ),
 
-taken over prompts at one query, or over prompts and queries z ~ N(0, Gamma_z). It is relative to the part of the limit
-that depends on the query, V Gamma U z, so that adding a constant to all tokens changes nothing. At one query it needs
-two numbers of the head, the score deviation s and the *output dimension* D = s^2 tr(V Gamma V') / |V Gamma U z|^2 >= 1,
+taken over prompts at one query, over prompts and queries z ~ N(0, Gamma_z), or over those of a list. It is relative to
+the part of the limit that depends on the query, V Gamma U z, so that adding a constant to all tokens changes nothing.
+At one query it needs two numbers of the head, the score deviation s and the *output dimension*
+D = s^2 tr(V Gamma V') / |V Gamma U z|^2 >= 1,
 
     deviation(L)^2 = ( zeta(s, L) + (D - 1) eta(s, L) ) / s^2      ~ e^{s^2} (D + s^2) / (s^2 L),
 
@@ -20,7 +21,7 @@ from math import inf, sqrt
 import numpy as np
 
 from lib.finite_prompt.one_query import score_deviation
-from lib.finite_prompt.over_queries import mean_output_error
+from lib.finite_prompt.over_queries import list_output_error, mean_output_error
 from lib.finite_prompt.smallest_length import LARGEST, smallest_length
 from lib.finite_prompt.weight_moments import LARGEST_S, softmax_functionals
 from lib.tokens.covariances import check_covariance, sqrt_psd
@@ -29,16 +30,26 @@ RELATIVE_ACCURACY = 1e-9  # of the squared deviation averaged over queries; at o
 
 
 def prompt_length_for(
-    covariance, query_covariance, U, V, tolerance, *, query=None, confidence=None, largest: float = LARGEST
+    covariance,
+    query_covariance,
+    U,
+    V,
+    tolerance,
+    *,
+    query=None,
+    queries=None,
+    confidence=None,
+    largest: float = LARGEST,
 ):
     """The smallest prompt length whose relative root-mean-square deviation is at most the tolerance, exactly.
 
     Args:
         covariance: Gamma of the tokens, shape (d, d), possibly singular.
-        query_covariance: Gamma_z of the queries z ~ N(0, Gamma_z), shape (d, d); None is fine if ``query`` is given.
+        query_covariance: Gamma_z of the queries z ~ N(0, Gamma_z), shape (d, d); None is fine with queries of your own.
         U, V: the head, shapes (d, d) and (k, d); any 1/sqrt(d) is inside U.
         tolerance: of the deviation, positive; or several, shape (n,).
-        query: one query z, shape (d,), to be taken instead of the average over queries.
+        query: one query z, shape (d,), to be taken instead of the average over Gaussian queries.
+        queries: a list of them, shape (n, d), to be averaged over instead, one by one.
         confidence: 1 - delta in (0, 1). Then the answer is enough for |T_L - T| <= tolerance sqrt(E|T - V m|^2) with
             this probability: by Markov's inequality on the square, a bound that is far from sharp.
         largest: end of the search.
@@ -52,15 +63,15 @@ def prompt_length_for(
         ValueError: if shapes do not fit, a number is out of its range, or V Gamma U z vanishes: then the limit does not
             depend on the query and no deviation is relative to it.
 
-    Cost: about 4 ms at one query, 0.5 s over queries, for all tolerances together.
+    Cost: about 4 ms at one query, 0.5 s over Gaussian queries or a list of 1e4, for all tolerances together.
     Source: exact here (notebook 06); that it is finite is the paper's Prop. 3.1.
     """
     tolerances = np.asarray(tolerance, float)
     if tolerances.ndim > 1 or not np.all((tolerances > 0) & np.isfinite(tolerances)):
         raise ValueError(f"tolerance must be positive, received {tolerance}")
-    error = _squared_deviation(covariance, query_covariance, U, V, query)
+    error = _squared_deviation(covariance, query_covariance, U, V, query, queries)
     targets = np.atleast_1d(tolerances**2 * _allowance(confidence))
-    if query is None and _at_least(covariance, query_covariance, U, V, largest) > targets.max():
+    if query is None and queries is None and _at_least(covariance, query_covariance, U, V, largest) > targets.max():
         found = np.full(len(targets), inf)  # loud scores, whose averages are the costly ones
     else:
         found = smallest_length(error, targets, largest)
@@ -69,15 +80,15 @@ def prompt_length_for(
     return int(found[0]) if np.isfinite(found[0]) else inf
 
 
-def tolerance_reached(covariance, query_covariance, U, V, length, *, query=None, confidence=None):
+def tolerance_reached(covariance, query_covariance, U, V, length, *, query=None, queries=None, confidence=None):
     """The relative root-mean-square deviation at a prompt length: the inverse of :func:`prompt_length_for`.
 
     With ``confidence``, the tolerance that Markov's inequality then guarantees. ``length``: a number or shape (n,),
     whole, from 1 to 1e40; returns its shape. Other arguments, errors and source as for :func:`prompt_length_for`.
     """
     lengths = np.asarray(length, float)
-    squared = _squared_deviation(covariance, query_covariance, U, V, query)(lengths.ravel()) / _allowance(confidence)
-    return np.sqrt(squared).reshape(lengths.shape)[()]
+    squared = _squared_deviation(covariance, query_covariance, U, V, query, queries)(lengths.ravel())
+    return np.sqrt(squared / _allowance(confidence)).reshape(lengths.shape)[()]
 
 
 def deviation(s, dimension, length) -> np.ndarray:
@@ -132,14 +143,16 @@ def query_numbers(covariance, query, U, V) -> tuple[float, float]:
     return s, max(s**2 * total / linear, 1.0)  # at least 1 by Cauchy-Schwarz, up to rounding
 
 
-def _squared_deviation(covariance, query_covariance, U, V, query) -> Callable[[np.ndarray], np.ndarray]:
+def _squared_deviation(covariance, query_covariance, U, V, query, queries) -> Callable[[np.ndarray], np.ndarray]:
     """The squared relative deviation as a function of an array of lengths."""
     if query is not None:
         s, dimension = query_numbers(covariance, query, U, V)
         return lambda length: deviation(s, dimension, length) ** 2
-    if query_covariance is None:
-        raise ValueError("give query_covariance, to average over queries, or one query")
+    if query_covariance is None and queries is None:
+        raise ValueError("give query_covariance, to average over Gaussian queries, one query, or a list of queries")
     covariance, U, V = _checked_head(covariance, U, V)
+    if queries is not None:
+        return _over_list(covariance, np.asarray(queries, float), U, V)
     query_covariance = check_covariance("query_covariance", query_covariance, len(U))
     head = V @ covariance @ U
     linear = float(np.trace(head @ query_covariance @ head.T))
@@ -153,6 +166,15 @@ def _squared_deviation(covariance, query_covariance, U, V, query) -> Callable[[n
         return (average.value + average.numerical_error) / linear  # rounded up
 
     return squared
+
+
+def _over_list(covariance, queries, U, V) -> Callable[[np.ndarray], np.ndarray]:
+    if queries.ndim != 2 or queries.shape[1] != len(U) or not len(queries):
+        raise ValueError(f"queries: expected a list of shape (n, {len(U)}), received {queries.shape}")
+    linear = float(((queries @ U.T @ covariance @ V.T) ** 2).sum(1).mean())
+    s2 = float((score_deviation(covariance, queries, U) ** 2).mean())
+    _refuse_constant_limit(linear, float(np.trace(V @ covariance @ V.T)) * s2)
+    return lambda length: list_output_error(covariance, queries, U, V, length) / linear
 
 
 def _at_least(covariance, query_covariance, U, V, length) -> float:

@@ -131,5 +131,5 @@ Setting = Annotated[
 HeadFile = Annotated[
     str,
     AfterValidator(_head_file),
-    Field(description="an .npz with Gamma and U, V or W_Q, W_K, W_V, head_dim; empty: an example"),
+    Field(description="an .npz with Gamma or tokens, and U, V or W_Q, W_K, W_V, head_dim; empty: an example"),
 ]

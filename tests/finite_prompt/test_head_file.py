@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from scipy.special import softmax
 
 from lib.finite_prompt.head_file import example_heads, heads_from_arrays, load_heads
 from lib.notebook.parameter_types import HeadFile
@@ -128,3 +129,61 @@ def test_the_example_layer_has_its_gains_and_its_seed():
     np.testing.assert_array_equal(quiet.V, loud.V)
     assert quiet.U.shape == (2, 8, 8) and np.linalg.matrix_rank(quiet.U[0]) == 2
     assert np.all(example_heads(4, dim=8).U != example_heads(3, dim=8).U)
+
+
+def test_biases_shift_the_query_and_change_nothing_else():
+    rng = np.random.default_rng(3)
+    b_Q, b_K, b_V = rng.normal(size=(3, H, E))
+    tokens, z = rng.normal(size=(2000, D)), rng.normal(size=D)
+    arrays = {"tokens": tokens, "W_Q": W_Q, "W_K": W_K, "W_V": W_V, "head_dim": E}
+    plain, heads = heads_from_arrays(**arrays), heads_from_arrays(**arrays, b_Q=b_Q.ravel(), b_K=b_K, b_V=b_V)
+    np.testing.assert_array_equal(heads.U, plain.U)
+    for k in range(H):
+        scores = (tokens @ W_K[k].T + b_K[k]) @ (W_Q[k] @ z + b_Q[k]) / np.sqrt(E)
+        ours = tokens @ heads.U[k] @ (z + heads.shift(k))
+        np.testing.assert_allclose(softmax(ours), softmax(scores), rtol=1e-9)
+        np.testing.assert_array_equal(heads.queries_of(k), tokens + heads.shift(k))
+    assert not plain.shift(0).any()
+
+
+def test_tokens_give_their_covariance_and_are_their_own_queries():
+    tokens, queries = RNG.normal(size=(50, D)), RNG.normal(size=(20, D)) + 1
+    layer = {name: array for name, array in LAYER.items() if name != "Gamma"}
+    alone, both = heads_from_arrays(tokens=tokens, **layer), heads_from_arrays(tokens=tokens, queries=queries, **layer)
+    np.testing.assert_allclose(alone.covariance, np.cov(tokens.T, ddof=0))
+    np.testing.assert_array_equal(alone.queries_of(1), tokens)
+    np.testing.assert_array_equal(both.queries_of(1), queries)
+    tilts = queries @ both.U[1].T
+    np.testing.assert_allclose(both.tilt_moment(1), np.mean(tilts[:, :, None] * tilts[:, None], axis=0))
+    assert both.score_deviation(1) == pytest.approx(np.sqrt(np.mean(np.vecdot(tilts @ both.covariance, tilts))))
+
+
+def test_gaussian_queries_have_no_list_unless_a_bias_shifts_them():
+    assert heads_from_arrays(**LAYER).queries_of(0) is None
+    shifted = heads_from_arrays(**LAYER, b_Q=np.ones((H, E)))
+    drawn = shifted.queries_of(1) - shifted.shift(1)
+    np.testing.assert_allclose(np.cov(drawn.T), GAMMA, atol=0.2)
+    np.testing.assert_array_equal(drawn, shifted.queries_of(1) - shifted.shift(1))
+    np.testing.assert_allclose(W_Q[1] @ shifted.shift(1), np.ones(E))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokens": np.ones((5, D))}, "give either Gamma or tokens, whose covariance it would be, not both"),
+        ({"Gamma": None, "tokens": np.ones((1, D))}, r"tokens has shape \(1, 7\), expected \(n, d\), at least two"),
+        ({"queries": np.ones((5, D)), "Gamma_z": GAMMA}, "give either Gamma_z or queries"),
+        ({"queries": np.ones((5, 3))}, r"queries has shape \(5, 3\), expected \(n, 7\)"),
+        ({"b_Q": np.ones(5)}, r"b_Q has shape \(5,\), expected a number for each row of W_Q"),
+        ({"b_V": np.ones((3, E))}, r"b_V has shape \(3, 3\), expected a number for each row of W_V"),
+        ({"W_Q": 0 * W_Q, "b_Q": np.ones((H, E))}, "b_Q is not in the range of W_Q"),
+        (
+            {"W_Q": None, "W_K": None, "W_V": None, "U": np.eye(D), "V": np.eye(D), "b_Q": np.ones(D)},
+            "b_Q is a bias of W_Q, which is missing beside it",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_said(change, message):
+    arrays = {name: array for name, array in (LAYER | change).items() if array is not None}
+    with pytest.raises(ValueError, match=message):
+        heads_from_arrays(**arrays)

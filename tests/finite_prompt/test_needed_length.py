@@ -11,6 +11,7 @@ from lib.finite_prompt import (
     coupling,
     mean_output_error,
     mean_sharp_constant,
+    output_error,
     prompt_length_for,
     sample_outputs,
     tolerance_reached,
@@ -24,6 +25,7 @@ from lib.finite_prompt.needed_length import (
     length_law,
     query_numbers,
 )
+from lib.finite_prompt.over_queries import list_output_error
 from lib.finite_prompt.smallest_length import smallest_length
 from lib.finite_prompt.weight_moments import softmax_functionals
 
@@ -206,7 +208,7 @@ def test_the_search_finds_any_whole_number_in_few_evaluations(exact):
         ({"covariance": np.ones((5, 4))}, r"covariance of shape \(5, 4\): expected a square matrix"),
         ({"covariance": -EYE}, r"covariance of shape \(5, 5\): not positive semidefinite, .* expected a symmetric"),
         ({"query_covariance": np.eye(4)}, r"query_covariance of shape \(4, 4\): expected shape \(5, 5\)"),
-        ({"query_covariance": None}, "give query_covariance, to average over queries, or one query"),
+        ({"query_covariance": None}, "give query_covariance, to average over Gaussian queries, one query"),
         ({"U": np.ones((4, 5))}, r"U: expected shape \(5, 5\), .* received \(4, 5\)"),
         ({"V": np.ones((3, 4))}, r"V: expected shape \(k, 5\), .* received \(3, 4\)"),
         ({"query": np.ones(4)}, r"query: expected one vector of shape \(5,\), received \(4,\)"),
@@ -249,3 +251,37 @@ def test_over_queries_the_error_is_rounded_up(head, monkeypatch):
 
     monkeypatch.setattr("lib.finite_prompt.needed_length.mean_output_error", uncertain)
     assert tolerance_reached(covariance, query_covariance, U, V, 100) == pytest.approx(1.1 * exact, rel=1e-6)
+
+
+def test_a_list_of_queries_is_averaged_one_by_one():
+    rng = np.random.default_rng(5)
+    gamma, U, V = np.diag(np.linspace(0.5, 2, 6)), rng.normal(size=(6, 6)) / 6, rng.normal(size=(3, 6))
+    queries, lengths = rng.normal(size=(40, 6)) + 1, np.array([1.0, 10, 1e3, 1e7])
+    errors = output_error(gamma, queries, U, V, lengths).mean(0)
+    np.testing.assert_allclose(list_output_error(gamma, queries, U, V, lengths), errors, rtol=1e-11)
+    linear = ((queries @ U.T @ gamma @ V.T) ** 2).sum(1).mean()
+    reached = tolerance_reached(gamma, None, U, V, lengths, queries=queries)
+    np.testing.assert_allclose(reached, np.sqrt(errors / linear), rtol=1e-11)
+    needed = prompt_length_for(gamma, None, U, V, 0.1, queries=queries)
+    after, before = (tolerance_reached(gamma, None, U, V, n, queries=queries) for n in (needed, needed - 1))
+    assert after <= 0.1 < before
+    np.testing.assert_allclose(list_output_error(gamma, 0 * queries, U, V, 10), np.trace(V @ gamma @ V.T) / 10)
+
+
+def test_many_gaussian_queries_are_the_average_over_gaussian_queries():
+    rng = np.random.default_rng(6)
+    gamma, U, V = np.diag([2.0, 1.0]), np.eye(2) / 4, np.eye(2)
+    queries = rng.standard_normal((200_000, 2))
+    listed, exact = (f(gamma, q, U, V, [10, 1000]) for f, q in ((list_output_error, queries), (_averaged, np.eye(2))))
+    np.testing.assert_allclose(listed, exact, rtol=0.01)  # the standard error is a tenth of that
+
+
+def _averaged(*head):
+    return mean_output_error(*head).value
+
+
+def test_a_list_of_queries_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"queries: expected a list of shape \(n, 3\), received \(3,\)"):
+        prompt_length_for(np.eye(3), None, np.eye(3), np.eye(3), 0.1, queries=np.ones(3))
+    with pytest.raises(ValueError, match="the limit does not depend on the query"):
+        prompt_length_for(np.eye(3), None, np.eye(3), np.eye(3), 0.1, queries=np.zeros((4, 3)))

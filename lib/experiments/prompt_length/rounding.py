@@ -17,7 +17,6 @@ from lib.finite_prompt.head_file import AttentionHeads
 from lib.notebook import figures
 from lib.notebook.comparison import Comparison
 from lib.prompts.streams import stream
-from lib.tokens.covariances import sqrt_psd
 from lib.tokens.families import Gaussian
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -30,8 +29,8 @@ MOST_PANELS = 6  # heads drawn one by one; beyond, as a map
 
 def linear_part(heads: AttentionHeads, number: int) -> float:
     """E|V Gamma U z|^2 over the queries of one head."""
-    linear = heads.V[number] @ heads.covariance @ heads.U[number]
-    return np.trace(linear @ heads.query_covariance @ linear.T)
+    image = heads.V[number] @ heads.covariance
+    return float(np.sum((image @ heads.tilt_moment(number)) * image))
 
 
 def rounding(*, heads: AttentionHeads, lengths: Sequence[int], n_queries: int, seed: int) -> Comparison:
@@ -50,8 +49,8 @@ def rounding(*, heads: AttentionHeads, lengths: Sequence[int], n_queries: int, s
     drawn = [length for length in lengths if length * len(heads.covariance) <= NUMBERS_DRAWN]
     names, tables = [f"head {number}" for number in range(len(heads))], []
     reached = [
-        tolerance_reached(heads.covariance, heads.query_covariance, U, V, drawn)
-        for U, V in zip(heads.U, heads.V, strict=True)
+        tolerance_reached(heads.covariance, heads.query_covariance, U, V, drawn, queries=heads.queries_of(number))
+        for number, (U, V) in enumerate(zip(heads.U, heads.V, strict=True))
     ]
     for k, length in enumerate(drawn):
         draw = tokens_and_queries(heads, length=length, n_queries=n_queries, seed=seed)
@@ -64,10 +63,12 @@ def rounding(*, heads: AttentionHeads, lengths: Sequence[int], n_queries: int, s
 
 
 def tokens_and_queries(heads: AttentionHeads, *, length: int, n_queries: int, seed: int) -> tuple:
-    """Gaussian tokens (L, d) and queries (n, d) of the heads' covariances: the same for every head."""
-    rng = stream(seed, "rounding", length)
+    """Gaussian tokens (L, d), and queries (n, d) of the heads without their shift: the same for every head."""
+    rng, queries = stream(seed, "rounding", length), heads.queries
     tokens = Gaussian.centered(heads.covariance).sample(1, length, rng)[0]
-    return tokens, rng.standard_normal((n_queries, len(heads.covariance))) @ sqrt_psd(heads.query_covariance)
+    if queries is not None:
+        return tokens, queries[rng.integers(len(queries), size=n_queries)]
+    return tokens, heads.gaussian_queries(n_queries, rng)
 
 
 def rounding_errors(
@@ -79,9 +80,10 @@ def rounding_errors(
     precision that PyTorch does not compute in (float8) only rounds these inputs.
 
     Args:
-        heads, number: the head. tokens: shape (L, d). queries: shape (n_queries, d). precisions: by name.
+        heads, number: the head. tokens: shape (L, d). queries: without a shift, shape (n_queries, d). precisions: by
+            name.
     """
-    U, V = heads.U[number], heads.V[number]
+    U, V, queries = heads.U[number], heads.V[number], queries + heads.shift(number)
     inputs = [torch.from_numpy(np.ascontiguousarray(x)) for x in (queries @ U.T, tokens, tokens @ V.T)]
     true, variance = _attend(inputs, torch.float64), linear_part(heads, number)
     return {name: ((_attend(inputs, kind) - true) ** 2).sum(1) / variance for name, kind in precisions.items()}
@@ -120,9 +122,9 @@ def predicted_rounding(heads: AttentionHeads, number: int, unit: float = BFLOAT1
 
     Source: notebook 06; entries are taken to be spread over scales, and errors to be independent.
     """
-    U, image = heads.U[number], heads.V[number] @ heads.covariance
+    image = heads.V[number] @ heads.covariance
     r = unit / (2 * sqrt(log(4)))
-    moved = np.diag(U @ heads.query_covariance @ U.T) @ (image**2).sum(0)
+    moved = np.diag(heads.tilt_moment(number)) @ (image**2).sum(0)
     return Rounding(r * sqrt(moved / linear_part(heads, number)), r)
 
 
@@ -142,7 +144,8 @@ def rounding_at_needed_length(*, heads: AttentionHeads, tolerance: float, n_quer
     """
     curves, predicted, rows = {name: [] for name in COARSE}, [], []
     for number, (U, V) in enumerate(zip(heads.U, heads.V, strict=True)):
-        needed = prompt_length_for(heads.covariance, heads.query_covariance, U, V, tolerance, largest=LONGEST_DRAWN)
+        head = heads.covariance, heads.query_covariance, U, V
+        needed = prompt_length_for(*head, tolerance, queries=heads.queries_of(number), largest=LONGEST_DRAWN)
         length = int(min(needed, LONGEST_DRAWN))
         draw = tokens_and_queries(heads, length=length, n_queries=n_queries, seed=seed)
         squares = rounding_errors(heads, number, *draw, precisions=COARSE)

@@ -1,5 +1,7 @@
 """Heads from a file: what the theory says of each, and the rounding errors of low precision."""
 
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -113,11 +115,6 @@ def test_heads_on_prompts_of_their_covariance(layer):
     found = heads.on_prompts(heads=layer, length=16, n_queries=4, number_budget=10**6, most=2000, seed=0)
     assert found.measured.estimate((0.9, 1.1)).low > 0.9 and found.measured.estimate((0.9, 1.1)).high < 1.1
     assert found.near_miss.estimate((0.9, 1.1)).low > 1.1 and found.control.estimate((0.9, 1.1)).low > 2
-    lengths = np.array([16.0, 24.0, 64.0])
-    z = np.ones((1, D)) / 4
-    _, limit, exact = heads._exact(layer, layer.U[1], layer.V[1], z, lengths)
-    expected = output_error(GAMMA, z[0], layer.U[1], layer.V[1], lengths)
-    assert exact[:, 0] == pytest.approx(expected) and limit[0] == pytest.approx(layer.V[1] @ GAMMA @ layer.U[1] @ z[0])
 
 
 def test_loud_heads_are_shown_and_not_judged(layer):
@@ -127,3 +124,34 @@ def test_loud_heads_are_shown_and_not_judged(layer):
     assert len(found.table) == 2 and len(found.measured.mean) == 1 and heads.quietest(loud) < heads.LOUDEST
     alone = heads_from_arrays(Gamma=GAMMA, U=1e3 * layer.U[0], V=layer.V[0])
     assert heads.quietest(alone) > heads.LOUDEST and len(heads.on_prompts(heads=alone, **draw).measured.mean) == 1
+
+
+def _layer_of_tokens(seed=0, dim=6):
+    """One head with tokens that are far from Gaussian, and a bias of its queries."""
+    rng = np.random.default_rng(seed)
+    W_Q, W_K, W_V = rng.normal(size=(3, 2, 3, dim)) / np.sqrt(dim)
+    tokens = rng.standard_t(5, size=(400, dim)) + 1
+    return heads_from_arrays(tokens=tokens, W_Q=W_Q, W_K=W_K, W_V=W_V, head_dim=3, b_Q=rng.normal(size=(2, 3)))
+
+
+def test_prompts_of_the_users_tokens_obey_the_law_of_these_tokens():
+    layer = _layer_of_tokens()
+    found = heads.on_prompts(heads=layer, length=32, n_queries=4, number_budget=2_000_000, most=8000, seed=1)
+    found = found.measured.estimate((0.9, 1.1))
+    assert 0.9 < found.low <= found.high < 1.1
+    # The formula for Gaussian tokens would not do.
+    gaussian = replace(layer, tokens=None)
+    wrong, right = (heads._exact(x, 0, 4, [32], 1)[2] for x in (gaussian, layer))
+    assert right.mean() > 1.2 * wrong.mean()
+
+
+def test_every_answer_knows_the_bias_of_the_queries():
+    layer = _layer_of_tokens()
+    table = heads.answers(heads=layer, tolerances=[0.2], context=256).table
+    for k in range(2):
+        queries = layer.tokens + layer.shift(k)
+        errors = output_error(layer.covariance, queries, layer.U[k], layer.V[k], 256).mean()
+        linear = ((queries @ layer.U[k].T @ layer.covariance @ layer.V[k].T) ** 2).sum(1).mean()
+        assert table["at context"][k] == pytest.approx(np.sqrt(errors / linear))
+        assert rounding.linear_part(layer, k) == pytest.approx(linear)
+    assert 0 < table["when it doubles"].max() < 1
